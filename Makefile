@@ -1,0 +1,45 @@
+# Headwater: build, run and check. `make help` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+TOOLS_PATH = $(shell tests/tools/install path)
+export CARGO_TERM_COLOR ?= auto
+
+.PHONY: help demo test check bench bench-quick fix generate tools
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+demo: ## three nodes, 100 000 messages, two kill -9, one durability change; counts what was lost
+	@tests/tools/rust-toolchain
+	@echo "building headwater (release); the first build takes about 6 minutes on 2 cores"
+	@$(CARGO) build --release --locked -q -p headwater
+	@target/release/headwater demo
+
+test: ## everything: Rust, cluster, conformance, CLI, API server (see tests/run for the tiers and their budget)
+	@tests/run all
+
+check: ## the quick one: Rust only
+	@tests/run rust
+
+bench: ## side by side with nats-server on this machine, about 15 minutes
+	@tests/tools/install nats
+	@$(CARGO) build --release --locked -q -p headwater
+	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --headwater target/release/headwater
+
+bench-quick: ## the same in under 3 minutes
+	@tests/tools/install nats
+	@$(CARGO) build --release --locked -q -p headwater
+	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --quick --headwater target/release/headwater
+
+fix: ## format and apply what clippy can mend
+	@$(CARGO) fmt --all
+	@$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+generate: ## write the CRDs from their types
+	@$(CARGO) run -q -p headwater-crds --bin crdgen
+
+tools: ## install everything that the tests run against
+	@tests/tools/install all
