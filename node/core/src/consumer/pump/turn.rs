@@ -1,0 +1,617 @@
+//! One loop turn of a pump: what came in, what is due, who gets what; then one proposal for all of it.
+
+use std::collections::BTreeMap;
+
+use super::super::op::{ConsumerOp, DeliveredRun, SeqRun};
+use super::super::state::ConsumerState;
+use super::super::status::Status;
+use super::super::view::MessageView;
+use super::requests::Ending;
+use super::{
+    Ack, AckVerb, Assigned, ConsumerEvent, ConsumerPump, Cursor, Delivery, InFlight, PullRequest, PumpAction, Timers,
+    Token, Tracking, settles_all,
+};
+use crate::ids::{ConsumerSeq, StreamSeq, Timestamp};
+
+/// Messages handed out in one turn; more is left for the next one, so that other work gets its share.
+const TURN_MAX: usize = 1024;
+/// Sequences without a match that the cursor may be ahead before the log hears of it: a new leader repeats at most
+/// that much looking.
+const SKIP_AFTER: u64 = 65_536;
+/// Proposals of one consumer in flight at most; further work waits and goes with the next one.
+const IN_FLIGHT_MAX: usize = 32;
+
+/// What a turn decided, before it becomes a proposal.
+#[derive(Default)]
+struct Decided {
+    acks: Vec<Ack>,
+    replies: Vec<bytes::Bytes>,
+    acked: Vec<StreamSeq>,
+    ack_all: Option<StreamSeq>,
+    naks: BTreeMap<Timestamp, Vec<StreamSeq>>,
+    terminated: Vec<StreamSeq>,
+    progress: Vec<StreamSeq>,
+    exhausted: Vec<StreamSeq>,
+    settling: Vec<StreamSeq>,
+    events: Vec<ConsumerEvent>,
+    deliveries: Vec<Assigned>,
+    skip: Option<StreamSeq>,
+    delete: bool,
+}
+
+impl Decided {
+    /// The operations, in the order in which they must be applied: room is made before it is used.
+    fn ops(&self, pump: &ConsumerPump, now: Timestamp) -> Vec<ConsumerOp> {
+        let id = pump.id;
+        let runs = |seqs: &[StreamSeq]| SeqRun::collect(seqs.iter().copied());
+        let mut ops = Vec::new();
+        if let Some(through) = self.ack_all {
+            ops.push(ConsumerOp::AckAll { id, through });
+        }
+        if !self.acked.is_empty() {
+            ops.push(ConsumerOp::Ack {
+                id,
+                runs: runs(&self.acked),
+            });
+        }
+        if !self.terminated.is_empty() {
+            ops.push(ConsumerOp::Term {
+                id,
+                runs: runs(&self.terminated),
+            });
+        }
+        if !self.exhausted.is_empty() {
+            ops.push(ConsumerOp::Exhausted {
+                id,
+                runs: runs(&self.exhausted),
+            });
+        }
+        for (due, seqs) in &self.naks {
+            ops.push(ConsumerOp::Nak {
+                id,
+                due: *due,
+                runs: runs(seqs),
+            });
+        }
+        if !self.progress.is_empty() {
+            ops.push(ConsumerOp::Progress {
+                id,
+                ts: now,
+                runs: runs(&self.progress),
+            });
+        }
+        if !self.deliveries.is_empty() {
+            ops.push(ConsumerOp::Delivered {
+                id,
+                ts: now,
+                runs: delivered_runs(&self.deliveries),
+            });
+        }
+        if let Some(through) = self.skip {
+            ops.push(ConsumerOp::Skip { id, through });
+        }
+        if self.delete {
+            ops.push(ConsumerOp::Delete { id });
+        }
+        ops
+    }
+}
+
+impl ConsumerPump {
+    /// Does everything that can be done now and appends the actions to `out`.
+    pub fn poll(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+        out: &mut Vec<PumpAction>,
+    ) {
+        let mut local = self.local.take();
+        let current = local.as_ref().unwrap_or(state);
+        self.backlog = false;
+        if self.resync && self.in_flight.is_empty() {
+            self.resynchronize(current);
+        }
+        let may_propose = !self.is_blocked();
+        let mut decided = Decided::default();
+        if may_propose {
+            self.take_acks(current, now, &mut decided, out);
+            self.collect_due(current, now, &mut decided);
+        }
+        self.admit(current, view, now, out);
+        let last = (current.delivered().consumer, current.delivered().stream);
+        self.requests.tick(now, last, out);
+        if may_propose {
+            self.serve(current, view, now, &mut decided, out);
+            self.check_idle(current, now, &mut decided);
+        }
+        let ops = decided.ops(self, now);
+        if ops.is_empty() {
+            self.local = local;
+            out.extend(decided.replies.into_iter().map(|to| PumpAction::AckReply { to }));
+            return;
+        }
+        let token = self.enter_flight(decided, now, out);
+        match &mut local {
+            Some(local) => {
+                let mut settled = Vec::new();
+                for op in &ops {
+                    local.apply_delta(op, view, &mut settled);
+                }
+                let deletes: Vec<ConsumerOp> =
+                    ops.into_iter().filter(|op| matches!(op, ConsumerOp::Delete { .. })).collect();
+                self.land(token, local, now, out);
+                if !deletes.is_empty() {
+                    // That the consumer exists is replicated, whatever its tracking.
+                    let token = self.enter_flight(
+                        Decided {
+                            delete: true,
+                            ..Decided::default()
+                        },
+                        now,
+                        out,
+                    );
+                    out.push(PumpAction::Propose { token, ops: deletes });
+                }
+            }
+            None => out.push(PumpAction::Propose { token, ops }),
+        }
+        self.local = local;
+    }
+
+    /// The proposal's entry was applied to `state`.
+    pub fn applied(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
+        let local = self.local.take();
+        self.land(token, local.as_ref().unwrap_or(state), now, out);
+        self.local = local;
+    }
+
+    /// The proposal's entry is void, and so is every one behind it: their tokens are refused as well, or were
+    /// applied before. The acks are proposed again, the messages handed out again.
+    pub fn refused(&mut self, token: Token) {
+        let Some(flight) = self.take_flight(token) else {
+            return;
+        };
+        for assigned in &flight.deliveries {
+            self.requests.give_back(assigned.request, assigned.bytes);
+        }
+        self.refused_acks.extend(flight.acks);
+        self.deleting &= !flight.deletes;
+        self.resync = true;
+    }
+
+    /// Whether a new proposal must wait for one in flight.
+    pub(super) fn is_blocked(&self) -> bool {
+        (self.resync && !self.in_flight.is_empty()) || self.in_flight.len() >= IN_FLIGHT_MAX
+    }
+
+    fn resynchronize(&mut self, state: &ConsumerState) {
+        self.cursor = Cursor::at(state);
+        self.timers = Timers::of(state);
+        self.next_cseq = state.delivered().consumer.next();
+        self.ready.clear();
+        self.settling.clear();
+        self.redelivering.clear();
+        self.ack_all_through = StreamSeq::ZERO;
+        for ack in self.refused_acks.drain(..).rev() {
+            self.acks.push_front(ack);
+        }
+        self.resync = false;
+    }
+
+    fn take_acks(&mut self, state: &ConsumerState, now: Timestamp, decided: &mut Decided, out: &mut Vec<PumpAction>) {
+        while let Some(ack) = self.acks.pop_front() {
+            if let AckVerb::Next(request) = &ack.verb {
+                let request = request.clone();
+                self.arrivals.push_back(request);
+            }
+            let takes_effect = self.take_ack(&ack, state, now, decided);
+            if let Some(to) = &ack.reply {
+                match (takes_effect, self.in_flight.back_mut()) {
+                    (true, _) => decided.replies.push(to.clone()),
+                    // It may repeat one that is still on its way.
+                    (false, Some(flight)) => {
+                        flight.replies.push(to.clone());
+                        flight.acks.push(without_pull(ack));
+                        continue;
+                    }
+                    (false, None) => out.push(PumpAction::AckReply { to: to.clone() }),
+                }
+            }
+            if takes_effect {
+                decided.acks.push(without_pull(ack));
+            }
+        }
+    }
+
+    /// Whether the ack changes anything.
+    fn take_ack(&mut self, ack: &Ack, state: &ConsumerState, now: Timestamp, decided: &mut Decided) -> bool {
+        let seq = ack.seq;
+        if !state.config().tracks_acks() {
+            return false;
+        }
+        let entry = state.pending(seq);
+        let sent_ahead = entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
+        let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
+        if acked && settles_all(state.config()) {
+            let through = seq.min(StreamSeq::new(self.cursor.position().get().saturating_sub(1)));
+            if through <= self.ack_all_through || through <= state.ack_floor().stream {
+                return false;
+            }
+            self.ack_all_through = through;
+            decided.ack_all = Some(through);
+            return true;
+        }
+        if entry.is_none() && !sent_ahead {
+            let late = acked || matches!(ack.verb, AckVerb::Term { .. });
+            if late && state.is_exhausted(seq) {
+                decided.acked.push(seq);
+                return true;
+            }
+            return false;
+        }
+        if self.settling.contains(&seq) {
+            return false;
+        }
+        let deliveries = entry.map_or(1, |entry| entry.deliveries);
+        match &ack.verb {
+            AckVerb::Ack | AckVerb::Next(_) => {
+                decided.acked.push(seq);
+                self.settle_in(seq, decided);
+            }
+            AckVerb::Term { reason } => {
+                decided.terminated.push(seq);
+                decided.events.push(ConsumerEvent::Terminated {
+                    seq,
+                    cseq: ack.cseq,
+                    deliveries,
+                    reason: reason.clone(),
+                });
+                self.settle_in(seq, decided);
+            }
+            AckVerb::Nak { delay_ns } => {
+                // A message on its way to be sent again needs no further push.
+                if self.redelivering.contains(&seq) {
+                    return false;
+                }
+                let due = now.plus_ns(delay_ns.unwrap_or(0));
+                decided.naks.entry(due).or_default().push(seq);
+                decided.events.push(ConsumerEvent::Naked {
+                    seq,
+                    cseq: ack.cseq,
+                    deliveries,
+                });
+            }
+            AckVerb::Progress => decided.progress.push(seq),
+        }
+        true
+    }
+
+    fn settle_in(&mut self, seq: StreamSeq, decided: &mut Decided) {
+        self.settling.insert(seq);
+        decided.settling.push(seq);
+    }
+
+    /// Moves due messages to the ready queue, or gives them up.
+    fn collect_due(&mut self, state: &ConsumerState, now: Timestamp, decided: &mut Decided) {
+        while let Some(seq) = self.timers.pop_due(state, now) {
+            let Some(entry) = state.pending(seq).filter(|_| self.is_free(seq)) else {
+                continue;
+            };
+            if !state.config().is_exhausted(entry.deliveries) {
+                self.ready.push_back(seq);
+                continue;
+            }
+            decided.exhausted.push(seq);
+            decided.events.push(ConsumerEvent::MaxDeliveries {
+                seq,
+                deliveries: entry.deliveries,
+            });
+            self.settle_in(seq, decided);
+        }
+    }
+
+    /// Nothing about this message is on its way.
+    fn is_free(&self, seq: StreamSeq) -> bool {
+        seq > self.ack_all_through && !self.settling.contains(&seq) && !self.redelivering.contains(&seq)
+    }
+
+    fn admit(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp, out: &mut Vec<PumpAction>) {
+        while let Some(request) = self.arrivals.pop_front() {
+            let refusal = match self.requests.refusal(&request, state.config()) {
+                Some(refusal) => Some(refusal),
+                None => self.no_wait_refusal(&request, state, view).map(Some),
+            };
+            match refusal {
+                None => self.requests.add(request, now),
+                Some(None) => {}
+                Some(Some(status)) => out.push(PumpAction::Status {
+                    to: request.reply,
+                    status,
+                }),
+            }
+        }
+    }
+
+    fn no_wait_refusal(
+        &mut self,
+        request: &PullRequest,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+    ) -> Option<Status> {
+        if !request.no_wait {
+            return None;
+        }
+        let available = self.cursor.pending(state, view) + self.ready.len() as u64;
+        if available == 0 {
+            let waits = request.expires_ns.is_some_and(|ns| ns > 0);
+            return (!waits).then_some(Status::NoMessages);
+        }
+        (self.requests.wants() && available <= self.requests.demand()).then_some(Status::RequestsPending)
+    }
+
+    fn serve(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+        decided: &mut Decided,
+        out: &mut Vec<PumpAction>,
+    ) {
+        let paused = state.config().pause_until.is_some_and(|until| until > now);
+        self.requests.set_paused(paused);
+        let mut new_in_turn = 0;
+        while !paused {
+            let Some((request, waiting)) = self.requests.front() else {
+                return;
+            };
+            if decided.deliveries.len() >= TURN_MAX {
+                self.backlog = true;
+                return;
+            }
+            let bytes_left = waiting.bytes_left;
+            let again = self.next_ready(state, now);
+            let candidate = match again {
+                Some(seq) => Some(seq),
+                None if self.has_room(state, new_in_turn) => self.cursor.peek(state, view),
+                None => None,
+            };
+            let Some(seq) = candidate else {
+                break;
+            };
+            let bytes = match bytes_left {
+                None => 0,
+                Some(_) => match view.message_len(seq) {
+                    Some(len) => len + self.ack_subject_len(state, seq),
+                    None if again.is_some() => {
+                        self.ready.pop_front();
+                        continue;
+                    }
+                    None => {
+                        self.cursor.step_over(seq);
+                        continue;
+                    }
+                },
+            };
+            if bytes_left.is_some_and(|left| bytes > left) {
+                self.requests.end_with(request, Ending::TooLarge, out);
+                continue;
+            }
+            let (pending, deliveries) = if again.is_some() {
+                self.ready.pop_front();
+                self.redelivering.insert(seq);
+                let before = state.pending(seq).map_or(0, |entry| entry.deliveries);
+                (self.cursor.pending(state, view), before.saturating_add(1).max(2))
+            } else {
+                new_in_turn += 1;
+                (self.cursor.advance(seq, state, view), 1)
+            };
+            self.requests.assign_front(bytes);
+            let cseq = self.next_cseq;
+            self.next_cseq = cseq.next();
+            decided.deliveries.push(Assigned {
+                request,
+                seq,
+                cseq,
+                deliveries,
+                pending,
+                bytes,
+            });
+        }
+        if self.requests.wants() {
+            self.requests.end_no_wait(out);
+        }
+        self.note_skip(state, decided);
+    }
+
+    /// The next message to send again.
+    fn next_ready(&mut self, state: &ConsumerState, now: Timestamp) -> Option<StreamSeq> {
+        while let Some(seq) = self.ready.front().copied() {
+            let due = state.pending(seq).is_some_and(|entry| entry.due <= now);
+            if due && self.is_free(seq) {
+                return Some(seq);
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    /// Whether `max_ack_pending` allows one more: what is pending once everything in flight is applied.
+    fn has_room(&self, state: &ConsumerState, new_in_turn: usize) -> bool {
+        let config = state.config();
+        let Some(most) = config.max_ack_pending.filter(|_| config.tracks_acks()) else {
+            return true;
+        };
+        let coming = state.pending_count() + self.new_in_flight + new_in_turn;
+        ((coming - self.settling.len().min(coming)) as u64) < u64::from(most)
+    }
+
+    /// Length of the reply subject, which clients count as part of the message:
+    /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<cseq>.<time>.<pending>`, without the stream's name.
+    fn ack_subject_len(&self, state: &ConsumerState, seq: StreamSeq) -> u64 {
+        const FIXED: usize = "$JS.ACK.......".len() + 1 + 19;
+        let digits = |value: u64| value.checked_ilog10().unwrap_or(0) as usize + 1;
+        let pending = digits(self.cursor.counted());
+        (FIXED + state.config().name.len() + digits(seq.get()) + digits(self.next_cseq.get()) + pending) as u64
+    }
+
+    fn note_skip(&self, state: &ConsumerState, decided: &mut Decided) {
+        let looked_at = self.cursor.position().get().saturating_sub(1);
+        let nothing_new = self.in_flight.is_empty() && !decided.deliveries.iter().any(Assigned::is_new);
+        if nothing_new && looked_at.saturating_sub(state.delivered().stream.get()) >= SKIP_AFTER {
+            decided.skip = Some(StreamSeq::new(looked_at));
+        }
+    }
+
+    fn check_idle(&mut self, state: &ConsumerState, now: Timestamp, decided: &mut Decided) {
+        let Some(threshold) = state.config().inactive_threshold_ns else {
+            return;
+        };
+        if !self.requests.is_empty() || !decided.deliveries.is_empty() {
+            self.last_activity = now;
+            return;
+        }
+        if !self.deleting && self.in_flight.is_empty() && now >= self.last_activity.plus_ns(threshold) {
+            decided.delete = true;
+        }
+    }
+
+    fn enter_flight(&mut self, decided: Decided, now: Timestamp, out: &mut Vec<PumpAction>) -> Token {
+        let Decided {
+            acks,
+            replies,
+            acked: _,
+            ack_all: _,
+            naks,
+            terminated: _,
+            progress,
+            exhausted: _,
+            settling,
+            events,
+            deliveries,
+            skip: _,
+            delete,
+        } = decided;
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        let new_count = deliveries.iter().filter(|assigned| assigned.is_new()).count();
+        self.new_in_flight += new_count;
+        self.deleting |= delete;
+        let redelivering = deliveries.iter().filter(|assigned| !assigned.is_new()).map(|assigned| assigned.seq).collect();
+        let timed = naks
+            .into_values()
+            .flatten()
+            .chain(progress)
+            .chain(deliveries.iter().map(|assigned| assigned.seq))
+            .collect();
+        let deliveries = if self.tracking == Tracking::LoggedAfter {
+            for assigned in &deliveries {
+                self.send(assigned, now, out);
+            }
+            Vec::new()
+        } else {
+            deliveries
+        };
+        self.in_flight.push_back(InFlight {
+            token,
+            deliveries,
+            new_count,
+            acks,
+            replies,
+            settling,
+            redelivering,
+            timed,
+            events,
+            deletes: delete,
+        });
+        token
+    }
+
+    fn take_flight(&mut self, token: Token) -> Option<InFlight> {
+        let at = self.in_flight.iter().position(|flight| flight.token == token)?;
+        let flight = self.in_flight.remove(at)?;
+        self.new_in_flight -= flight.new_count;
+        for seq in &flight.settling {
+            self.settling.remove(seq);
+        }
+        for seq in &flight.redelivering {
+            self.redelivering.remove(seq);
+        }
+        Some(flight)
+    }
+
+    fn land(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
+        let Some(flight) = self.take_flight(token) else {
+            return;
+        };
+        let tracked = state.config().tracks_acks();
+        if tracked {
+            for seq in &flight.timed {
+                if let Some(entry) = state.pending(*seq) {
+                    self.timers.push(entry.due, *seq);
+                }
+            }
+        }
+        out.extend(flight.events.into_iter().map(PumpAction::Event));
+        out.extend(flight.replies.into_iter().map(|to| PumpAction::AckReply { to }));
+        for assigned in &flight.deliveries {
+            let wanted = !tracked || state.pending(assigned.seq).is_some();
+            if wanted {
+                self.send(assigned, now, out);
+            } else {
+                // Acknowledged or removed while its entry was on its way.
+                self.requests.give_back(assigned.request, assigned.bytes);
+                self.requests.settle(assigned.request, out);
+            }
+        }
+    }
+
+    fn send(&mut self, assigned: &Assigned, now: Timestamp, out: &mut Vec<PumpAction>) {
+        let Assigned {
+            request,
+            seq,
+            cseq,
+            deliveries,
+            pending,
+            bytes: _,
+        } = *assigned;
+        // Without the request the message is pending all the same, and comes back after its wait.
+        if let Some(to) = self.requests.sent(request, now) {
+            out.push(PumpAction::Deliver(Delivery {
+                to,
+                seq,
+                cseq,
+                deliveries,
+                pending,
+            }));
+            self.requests.settle(request, out);
+        }
+    }
+}
+
+/// The ack alone: a pull that came with it has arrived already.
+fn without_pull(ack: Ack) -> Ack {
+    let verb = match ack.verb {
+        AckVerb::Next(_) => AckVerb::Ack,
+        verb => verb,
+    };
+    Ack { verb, ..ack }
+}
+
+fn delivered_runs(deliveries: &[Assigned]) -> Vec<DeliveredRun> {
+    let mut runs: Vec<DeliveredRun> = Vec::new();
+    for assigned in deliveries {
+        let follows = |run: &DeliveredRun| {
+            run.seq.get() + run.len == assigned.seq.get() && run.cseq.get() + run.len == assigned.cseq.get()
+        };
+        match runs.last_mut() {
+            Some(run) if follows(run) => run.len += 1,
+            _ => runs.push(DeliveredRun {
+                seq: assigned.seq,
+                cseq: ConsumerSeq::new(assigned.cseq.get()),
+                len: 1,
+            }),
+        }
+    }
+    runs
+}

@@ -1,0 +1,191 @@
+//! Status messages that answer pull requests. Clients compare these texts, so they are exact.
+
+use std::fmt::Write;
+
+use crate::ids::{ConsumerSeq, StreamSeq};
+
+/// A status message: an empty body under this header block.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Status {
+    /// `100 Idle Heartbeat`.
+    IdleHeartbeat {
+        /// The last delivery, by consumer.
+        last_consumer: ConsumerSeq,
+        /// The last delivery, by stream.
+        last_stream: StreamSeq,
+    },
+    /// `400 Bad Request - …`.
+    BadRequest(&'static str),
+    /// `404 No Messages`.
+    NoMessages,
+    /// `408 Request Timeout`.
+    RequestTimeout(Unserved),
+    /// `408 Requests Pending`.
+    RequestsPending,
+    /// `409 Exceeded MaxWaiting`.
+    ExceededMaxWaiting,
+    /// `409 Exceeded MaxRequestBatch of N`.
+    ExceededMaxBatch(u32),
+    /// `409 Exceeded MaxRequestExpires of <Go duration>`; nanoseconds.
+    ExceededMaxExpires(u64),
+    /// `409 Exceeded MaxRequestMaxBytes of N`.
+    ExceededMaxBytes(u64),
+    /// `409 Message Size Exceeds MaxBytes`.
+    MessageSizeExceedsMaxBytes(Unserved),
+    /// `409 Batch Completed`: the messages are all there, bytes are left over.
+    BatchCompleted(Unserved),
+    /// `409 Consumer Deleted`.
+    ConsumerDeleted,
+    /// `409 Leadership Change`.
+    LeadershipChange(Unserved),
+    /// `409 Server Shutdown`.
+    ServerShutdown(Unserved),
+}
+
+/// What a request asked for and did not get.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Unserved {
+    /// Messages.
+    pub messages: u32,
+    /// Bytes; 0 also for a request without a byte limit.
+    pub bytes: u64,
+}
+
+impl Status {
+    /// The whole header block, `NATS/1.0 …` to the empty line.
+    pub fn header_block(&self) -> String {
+        let mut block = String::from("NATS/1.0 ");
+        match self {
+            Self::IdleHeartbeat { .. } => block.push_str("100 Idle Heartbeat"),
+            Self::BadRequest(why) => {
+                block.push_str("400 Bad Request - ");
+                block.push_str(why);
+            }
+            Self::NoMessages => block.push_str("404 No Messages"),
+            Self::RequestTimeout(_) => block.push_str("408 Request Timeout"),
+            Self::RequestsPending => block.push_str("408 Requests Pending"),
+            Self::ExceededMaxWaiting => block.push_str("409 Exceeded MaxWaiting"),
+            Self::ExceededMaxBatch(most) => put(&mut block, "409 Exceeded MaxRequestBatch of ", most),
+            Self::ExceededMaxExpires(most) => {
+                put(&mut block, "409 Exceeded MaxRequestExpires of ", &go_duration(*most));
+            }
+            Self::ExceededMaxBytes(most) => put(&mut block, "409 Exceeded MaxRequestMaxBytes of ", most),
+            Self::MessageSizeExceedsMaxBytes(_) => block.push_str("409 Message Size Exceeds MaxBytes"),
+            Self::BatchCompleted(_) => block.push_str("409 Batch Completed"),
+            Self::ConsumerDeleted => block.push_str("409 Consumer Deleted"),
+            Self::LeadershipChange(_) => block.push_str("409 Leadership Change"),
+            Self::ServerShutdown(_) => block.push_str("409 Server Shutdown"),
+        }
+        block.push_str("\r\n");
+        match self {
+            Self::IdleHeartbeat {
+                last_consumer,
+                last_stream,
+            } => {
+                put(&mut block, "Nats-Last-Consumer: ", last_consumer);
+                put(&mut block, "\r\nNats-Last-Stream: ", last_stream);
+                block.push_str("\r\n");
+            }
+            Self::RequestTimeout(unserved)
+            | Self::MessageSizeExceedsMaxBytes(unserved)
+            | Self::BatchCompleted(unserved)
+            | Self::LeadershipChange(unserved)
+            | Self::ServerShutdown(unserved) => {
+                put(&mut block, "Nats-Pending-Messages: ", &unserved.messages);
+                put(&mut block, "\r\nNats-Pending-Bytes: ", &unserved.bytes);
+                block.push_str("\r\n");
+            }
+            _ => {}
+        }
+        block.push_str("\r\n");
+        block
+    }
+}
+
+fn put(block: &mut String, text: &str, value: &impl std::fmt::Display) {
+    block.push_str(text);
+    // Writing to a String cannot fail.
+    let _ = write!(block, "{value}");
+}
+
+/// Nanoseconds as Go prints a duration: `1m30s`, `1.5s`, `250ms`.
+fn go_duration(ns: u64) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    if ns < SECOND {
+        let (unit, name) = match ns {
+            0 => return "0s".to_owned(),
+            1..1_000 => (1, "ns"),
+            1_000..1_000_000 => (1_000, "µs"),
+            _ => (1_000_000, "ms"),
+        };
+        return format!("{}{name}", fraction(ns, unit));
+    }
+    let (hours, minutes) = (ns / (3600 * SECOND), ns / (60 * SECOND) % 60);
+    let seconds = fraction(ns % (60 * SECOND), SECOND);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+fn fraction(value: u64, unit: u64) -> String {
+    let rest = value % unit;
+    if rest == 0 {
+        return (value / unit).to_string();
+    }
+    let digits = unit.ilog10() as usize;
+    let rest = format!("{rest:0digits$}");
+    format!("{}.{}", value / unit, rest.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_those_that_clients_compare() {
+        let left = Unserved { messages: 3, bytes: 70 };
+        let table = [
+            (Status::NoMessages, "NATS/1.0 404 No Messages\r\n\r\n"),
+            (
+                Status::RequestTimeout(left),
+                "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70\r\n\r\n",
+            ),
+            (Status::ConsumerDeleted, "NATS/1.0 409 Consumer Deleted\r\n\r\n"),
+            (
+                Status::IdleHeartbeat {
+                    last_consumer: ConsumerSeq::new(4),
+                    last_stream: StreamSeq::new(9),
+                },
+                "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9\r\n\r\n",
+            ),
+            (Status::ExceededMaxBatch(10), "NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n"),
+            (
+                Status::ExceededMaxExpires(90_500_000_000),
+                "NATS/1.0 409 Exceeded MaxRequestExpires of 1m30.5s\r\n\r\n",
+            ),
+            (Status::BadRequest("x"), "NATS/1.0 400 Bad Request - x\r\n\r\n"),
+        ];
+        for (status, expected) in table {
+            assert_eq!(status.header_block(), expected);
+        }
+    }
+
+    #[test]
+    fn durations_print_like_go() {
+        let table = [
+            (0, "0s"),
+            (15, "15ns"),
+            (1_500, "1.5µs"),
+            (250_000_000, "250ms"),
+            (1_000_000_000, "1s"),
+            (60_000_000_000, "1m0s"),
+            (3_600_000_000_000, "1h0m0s"),
+            (5_400_250_000_000, "1h30m0.25s"),
+        ];
+        for (ns, expected) in table {
+            assert_eq!(go_duration(ns), expected);
+        }
+    }
+}
