@@ -117,7 +117,14 @@ fn overlay(server: &Value, wish: Map<String, Value>, unset: Unset) -> Value {
     config
         .entry("metadata")
         .or_insert_with(|| Value::Object(kept));
-    Value::Object(config)
+    let mut config = Value::Object(config);
+    if sync_mode(&config) != SyncMode::Interval
+        && let Some(Value::Object(metadata)) = config.get_mut("metadata")
+    {
+        // The server refuses an interval in a mode that has none; it leaves together with the mode.
+        metadata.remove(META_SYNC_INTERVAL);
+    }
+    config
 }
 
 fn reserved(key: &str) -> bool {
