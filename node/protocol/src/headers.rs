@@ -1,0 +1,327 @@
+//! `NATS/1.0` header blocks: a version line, `Name: value` lines, an empty line.
+//!
+//! Names compare byte for byte (nats-server does not fold case here), the first of several equal names wins, and a
+//! value starts after the blanks that follow the colon and runs to the line end, trailing blanks included.
+
+pub mod publish;
+
+use memchr::memchr;
+
+pub use publish::{PublishHeaders, scan_publish_headers};
+
+/// The version line of every block.
+pub const VERSION_LINE: &[u8] = b"NATS/1.0\r\n";
+
+/// Largest header block a stream accepts, in bytes.
+pub const STREAM_HEADERS_BYTES_MAX: usize = 64 * 1024;
+
+/// Header names with a meaning to the server.
+pub mod name {
+    macro_rules! names {
+        ($($(#[$doc:meta])* $id:ident = $text:literal;)*) => { $($(#[$doc])* pub const $id: &str = $text;)* };
+    }
+
+    names! {
+        /// Duplicate detection key.
+        MSG_ID = "Nats-Msg-Id";
+        /// The stream that must store the message.
+        EXPECTED_STREAM = "Nats-Expected-Stream";
+        /// The stream's last sequence.
+        EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence";
+        /// The last sequence of the message's subject.
+        EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence";
+        /// Another subject (or filter) for that check.
+        EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject";
+        /// The message id of the last stored message.
+        EXPECTED_LAST_MSG_ID = "Nats-Expected-Last-Msg-Id";
+        /// `sub` or `all`.
+        ROLLUP = "Nats-Rollup";
+        /// Per-message time to live.
+        TTL = "Nats-TTL";
+        /// Why the server wrote a delete marker.
+        MARKER_REASON = "Nats-Marker-Reason";
+        /// Counter increment.
+        INCR = "Nats-Incr";
+        /// Where a sourced message came from; server-managed.
+        STREAM_SOURCE = "Nats-Stream-Source";
+        /// Counter sources; server-managed.
+        COUNTER_SOURCES = "Nats-Counter-Sources";
+        /// Delayed or recurring publish.
+        SCHEDULE = "Nats-Schedule";
+        /// Atomic batch id.
+        BATCH_ID = "Nats-Batch-Id";
+        /// Position within the batch, from 1.
+        BATCH_SEQUENCE = "Nats-Batch-Sequence";
+        /// `1` or `eob`.
+        BATCH_COMMIT = "Nats-Batch-Commit";
+        /// Lowest API level that understands this request.
+        REQUIRED_API_LEVEL = "Nats-Required-Api-Level";
+        /// Stream of a directly read message.
+        STREAM = "Nats-Stream";
+        /// Original subject.
+        SUBJECT = "Nats-Subject";
+        /// Stream sequence.
+        SEQUENCE = "Nats-Sequence";
+        /// Store time, RFC 3339 with nanoseconds.
+        TIME_STAMP = "Nats-Time-Stamp";
+        /// Sequence before this one in a batch of direct reads.
+        LAST_SEQUENCE = "Nats-Last-Sequence";
+        /// Messages still to come.
+        NUM_PENDING = "Nats-Num-Pending";
+        /// The point in time of a multi-subject read.
+        UP_TO_SEQUENCE = "Nats-UpTo-Sequence";
+        /// Body size when only headers are delivered.
+        MSG_SIZE = "Nats-Msg-Size";
+        /// Unserved messages of an ended pull request.
+        PENDING_MESSAGES = "Nats-Pending-Messages";
+        /// Unserved bytes of an ended pull request.
+        PENDING_BYTES = "Nats-Pending-Bytes";
+        /// Last consumer sequence, in heartbeats.
+        LAST_CONSUMER = "Nats-Last-Consumer";
+        /// Last stream sequence, in heartbeats.
+        LAST_STREAM = "Nats-Last-Stream";
+        /// Flow control subject that awaits an answer.
+        CONSUMER_STALLED = "Nats-Consumer-Stalled";
+    }
+}
+
+/// A borrowed header block. Any bytes may be wrapped; malformed lines are passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeaderBlock<'a>(pub &'a [u8]);
+
+impl<'a> HeaderBlock<'a> {
+    /// Name and value of each line, in order. Lines without a colon are skipped.
+    pub fn iter(self) -> Headers<'a> {
+        let rest = memchr(b'\n', self.0)
+            .and_then(|at| self.0.get(at + 1..))
+            .unwrap_or_default();
+        Headers { rest }
+    }
+
+    /// The first value of `name`.
+    pub fn get(self, name: &str) -> Option<&'a [u8]> {
+        self.iter()
+            .find(|(have, _)| *have == name.as_bytes())
+            .map(|(_, value)| value)
+    }
+
+    /// Whether the block has the version line and ends with an empty line.
+    pub fn is_well_formed(self) -> bool {
+        self.0.starts_with(b"NATS/1.0") && self.0.ends_with(b"\r\n\r\n")
+    }
+
+    /// Code and text of a status block such as `NATS/1.0 503`.
+    pub fn status(self) -> Option<(u16, &'a str)> {
+        let line = self.0.strip_prefix(b"NATS/1.0 ")?;
+        let end = memchr(b'\r', line)?;
+        let text = std::str::from_utf8(line.get(..end)?).ok()?;
+        let (code, description) = text.split_once(' ').unwrap_or((text, ""));
+        Some((code.parse().ok()?, description.trim()))
+    }
+}
+
+/// Iterator over the lines of a block.
+#[derive(Debug, Clone)]
+pub struct Headers<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(end) = memchr(b'\n', self.rest) {
+            let (line, rest) = self.rest.split_at(end);
+            self.rest = rest.get(1..).unwrap_or_default();
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if let Some(colon) = memchr(b':', line) {
+                let (name, value) = line.split_at(colon);
+                return Some((name, trim_start(value.get(1..).unwrap_or_default())));
+            }
+        }
+        None
+    }
+}
+
+fn trim_start(value: &[u8]) -> &[u8] {
+    let blanks = value.iter().take_while(|byte| **byte == b' ').count();
+    value.get(blanks..).unwrap_or_default()
+}
+
+/// Builds or edits a block.
+#[derive(Debug, Clone)]
+pub struct HeaderBuilder {
+    /// Version line and header lines, without the final empty line.
+    bytes: Vec<u8>,
+}
+
+impl Default for HeaderBuilder {
+    fn default() -> Self {
+        Self {
+            bytes: VERSION_LINE.to_vec(),
+        }
+    }
+}
+
+impl HeaderBuilder {
+    /// An empty block.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A block that starts with a status line; `description` may be empty.
+    pub fn status(code: u16, description: &str) -> Self {
+        let mut bytes = b"NATS/1.0 ".to_vec();
+        crate::encode::number(&mut bytes, u64::from(code));
+        if !description.is_empty() {
+            bytes.push(b' ');
+            bytes.extend_from_slice(description.as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        Self { bytes }
+    }
+
+    /// Starts from an existing block, whose lines are kept as they are; a status line is dropped.
+    pub fn from_block(block: &[u8]) -> Self {
+        let mut bytes = VERSION_LINE.to_vec();
+        let lines = memchr(b'\n', block)
+            .and_then(|at| block.get(at + 1..))
+            .unwrap_or_default();
+        let lines = lines.strip_suffix(b"\r\n").unwrap_or(lines);
+        bytes.extend_from_slice(lines);
+        if !bytes.ends_with(b"\r\n") {
+            bytes.extend_from_slice(b"\r\n");
+        }
+        Self { bytes }
+    }
+
+    /// Appends a line. Line breaks in `value` become blanks, so that a value cannot forge a header.
+    pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.extend_from_slice(b": ");
+        let value = value.as_ref().iter().map(|byte| {
+            if matches!(byte, b'\r' | b'\n') {
+                b' '
+            } else {
+                *byte
+            }
+        });
+        self.bytes.extend(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// Appends a line with a decimal value.
+    pub fn add_number(&mut self, name: &str, value: u64) -> &mut Self {
+        self.add(name, itoa::Buffer::new().format(value))
+    }
+
+    /// Removes every line named `name`.
+    pub fn remove(&mut self, name: &str) -> &mut Self {
+        let mut kept = Vec::with_capacity(self.bytes.len());
+        for (index, line) in self
+            .bytes
+            .split_inclusive(|byte| *byte == b'\n')
+            .enumerate()
+        {
+            let named = line
+                .strip_prefix(name.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b":"));
+            if index == 0 || !named {
+                kept.extend_from_slice(line);
+            }
+        }
+        self.bytes = kept;
+        self
+    }
+
+    /// Replaces every line named `name` by one.
+    pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        self.remove(name).add(name, value)
+    }
+
+    /// The finished block, with its empty line.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.bytes.extend_from_slice(b"\r\n");
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: &[u8] =
+        b"NATS/1.0\r\nFoo: bar\r\nNats-Msg-Id:x y \r\nno colon\r\nFoo: second\r\nempty:\r\n\r\n";
+
+    #[test]
+    fn names_are_exact_and_the_first_wins() {
+        let block = HeaderBlock(BLOCK);
+        assert_eq!(block.get("Foo"), Some(&b"bar"[..]));
+        assert_eq!(block.get("foo"), None);
+        assert_eq!(block.get("Nats-Msg-Id"), Some(&b"x y "[..]));
+        assert_eq!(block.get("empty"), Some(&b""[..]));
+        assert_eq!(block.iter().count(), 4);
+        assert!(block.is_well_formed());
+        assert_eq!(HeaderBlock(b"").iter().count(), 0);
+    }
+
+    #[test]
+    fn builder_edits() {
+        let mut builder = HeaderBuilder::from_block(BLOCK);
+        builder
+            .remove("Foo")
+            .set("empty", "no more")
+            .add_number("N", 7);
+        let block = builder.finish();
+        assert_eq!(
+            std::str::from_utf8(&block).unwrap(),
+            "NATS/1.0\r\nNats-Msg-Id:x y \r\nno colon\r\nempty: no more\r\nN: 7\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn values_cannot_forge_headers() {
+        let mut builder = HeaderBuilder::new();
+        builder.add("A", "b\r\nEvil: 1");
+        assert_eq!(HeaderBlock(&builder.finish()).iter().count(), 1);
+    }
+
+    #[test]
+    fn status_lines() {
+        let block = HeaderBuilder::status(409, "Consumer Deleted").finish();
+        assert_eq!(block, b"NATS/1.0 409 Consumer Deleted\r\n\r\n");
+        assert_eq!(
+            HeaderBlock(&block).status(),
+            Some((409, "Consumer Deleted"))
+        );
+        assert_eq!(
+            HeaderBlock(&HeaderBuilder::status(503, "").finish()).status(),
+            Some((503, ""))
+        );
+        assert_eq!(HeaderBlock(BLOCK).status(), None);
+        assert_eq!(
+            HeaderBuilder::from_block(b"NATS/1.0 503\r\nA: b\r\n\r\n").finish(),
+            b"NATS/1.0\r\nA: b\r\n\r\n"
+        );
+        assert_eq!(HeaderBuilder::from_block(b"").finish(), b"NATS/1.0\r\n\r\n");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_readable(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let block = HeaderBlock(&bytes);
+            prop_assert!(block.iter().count() <= bytes.len());
+            let _ = (block.status(), scan_publish_headers(&bytes));
+            prop_assert!(HeaderBlock(&HeaderBuilder::from_block(&bytes).finish()).is_well_formed());
+        }
+
+        #[test]
+        fn what_is_added_is_found(name in "[A-Za-z-]{1,12}", value in "[a-z0-9][ -9;-~]{0,20}") {
+            let mut builder = HeaderBuilder::new();
+            builder.add("Other", "1").add(&format!("X{name}"), &value);
+            prop_assert_eq!(HeaderBlock(&builder.finish()).get(&format!("X{name}")), Some(value.as_bytes()));
+        }
+    }
+}
