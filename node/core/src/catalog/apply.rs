@@ -1,0 +1,320 @@
+//! Applying entries: a function of the catalogue and the entry, nothing else.
+
+use std::collections::BTreeSet;
+
+use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse};
+use super::compare::same_config;
+use super::fence::FenceNumber;
+use super::node::{NodeEntry, NodeName, NodeState};
+use super::stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState};
+use super::Catalog;
+use crate::ids::{Generation, GroupId, LogIndex, StreamId};
+use crate::interest::subject;
+
+type Outcome = Result<CatalogResponse, CatalogRefusal>;
+
+impl Catalog {
+    /// Applies the entry at `index`. A refusal changes nothing but the applied index and the log's time.
+    pub fn apply(&mut self, index: LogIndex, entry: &CatalogEntry) -> CatalogResponse {
+        self.applied = index;
+        self.clock = self.clock.max(entry.ts);
+        self.decide(index, entry).unwrap_or_else(CatalogResponse::Refused)
+    }
+
+    fn decide(&mut self, index: LogIndex, entry: &CatalogEntry) -> Outcome {
+        if let Some(number) = entry.fence {
+            self.fence.check(number, self.clock)?;
+        }
+        match entry.command.clone() {
+            CatalogCommand::InitCluster { cluster_id } => Ok(CatalogResponse::Cluster {
+                cluster_id: self.cluster_id.get_or_insert(cluster_id).clone(),
+            }),
+            CatalogCommand::RegisterNode {
+                name,
+                incarnation,
+                addresses,
+                boot_epoch,
+                tags,
+                zone,
+            } => self.register_node(NodeEntry {
+                name,
+                incarnation,
+                past: BTreeSet::new(),
+                addresses,
+                boot_epoch,
+                tags,
+                zone,
+                state: NodeState::Active,
+                joined: self.clock,
+            }),
+            CatalogCommand::SetNodeState { name, state } => self.set_node_state(&name, state),
+            CatalogCommand::CreateStream {
+                key,
+                subjects,
+                config,
+                replicas,
+                owner,
+            } => self.create_stream(index, key, subjects, config, replicas, owner),
+            CatalogCommand::UpdateStream {
+                id,
+                subjects,
+                config,
+                expected_generation,
+                owner,
+            } => self.update_stream(id, subjects, config, expected_generation, owner),
+            CatalogCommand::PlaceStream { id, replicas } => self.place_stream(id, replicas),
+            CatalogCommand::RegroupStream { id, from } => self.regroup_stream(id, from),
+            CatalogCommand::RemoveStream { id, expected_owner } => {
+                self.remove_stream(index, id, expected_owner.as_ref())
+            }
+            CatalogCommand::ConfirmRemoval { id, node } => {
+                self.confirm_removal(id, &node);
+                Ok(CatalogResponse::Done)
+            }
+            CatalogCommand::AcquireFence { holder, ttl_ns } => {
+                let number = self.fence.acquire(&holder, ttl_ns, self.clock)?;
+                Ok(self.fenced(number))
+            }
+            CatalogCommand::RenewFence { number, ttl_ns } => {
+                self.fence.renew(number, ttl_ns, self.clock)?;
+                Ok(self.fenced(number))
+            }
+            CatalogCommand::ReleaseFence { number } => {
+                self.fence.release(number)?;
+                Ok(CatalogResponse::Done)
+            }
+        }
+    }
+
+    fn fenced(&self, number: FenceNumber) -> CatalogResponse {
+        CatalogResponse::Fenced {
+            number,
+            expires: self.fence.expires,
+        }
+    }
+
+    fn register_node(&mut self, mut reported: NodeEntry) -> Outcome {
+        let known = self.nodes.get(&reported.name);
+        match known {
+            Some(known) if known.incarnation == reported.incarnation => {
+                if reported.boot_epoch < known.boot_epoch {
+                    return Err(CatalogRefusal::RolledBack {
+                        given: reported.boot_epoch,
+                        known: known.boot_epoch,
+                    });
+                }
+                reported.past = known.past.clone();
+                reported.state = known.state;
+            }
+            _ => {
+                if self.incarnations().contains(&reported.incarnation) {
+                    return Err(CatalogRefusal::IncarnationReused {
+                        incarnation: reported.incarnation,
+                    });
+                }
+                if let Some(known) = known {
+                    reported.past = known.past.clone();
+                    reported.past.insert(known.incarnation);
+                    // A removed node that comes back with a new disk joins anew; a draining one keeps draining.
+                    if known.state == NodeState::Draining {
+                        reported.state = NodeState::Draining;
+                    }
+                }
+            }
+        }
+        if let Some(known) = known {
+            reported.joined = known.joined;
+        }
+        self.nodes.insert(reported.name.clone(), reported);
+        Ok(CatalogResponse::Done)
+    }
+
+    fn set_node_state(&mut self, name: &NodeName, state: NodeState) -> Outcome {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return Err(CatalogRefusal::NodeNotFound { node: name.clone() });
+        };
+        if state == NodeState::Removed {
+            let holds = |stream: &&StreamEntry| stream.replicas.iter().any(|replica| replica.node == *name);
+            let streams = self.streams.values().filter(holds).count() as u64;
+            if streams > 0 {
+                return Err(CatalogRefusal::NodeInUse { streams });
+            }
+        }
+        node.state = state;
+        if state == NodeState::Removed {
+            // Nobody waits for a node that is gone for good.
+            let waiting: Vec<StreamId> = self.removals.keys().copied().collect();
+            for id in waiting {
+                self.confirm_removal(id, name);
+            }
+        }
+        Ok(CatalogResponse::Done)
+    }
+
+    fn create_stream(
+        &mut self,
+        index: LogIndex,
+        key: StreamKey,
+        subjects: Vec<String>,
+        config: serde_json::Value,
+        replicas: Vec<Replica>,
+        owner: Option<Owner>,
+    ) -> Outcome {
+        if let Some(existing) = self.stream_by_name(&key) {
+            let same_owner = owner.is_none() || owner == existing.owner;
+            return match same_config(&existing.config, &config) {
+                true if same_owner => Ok(CatalogResponse::Existing { id: existing.id }),
+                true => Err(CatalogRefusal::WrongOwner),
+                false => Err(CatalogRefusal::StreamExists),
+            };
+        }
+        self.check_subjects(&key, &subjects)?;
+        self.check_replicas(&replicas, &[])?;
+        let id = StreamId::new(index.get());
+        let group = self.next_group();
+        self.names.insert(key.clone(), id);
+        self.streams.insert(
+            id,
+            StreamEntry {
+                id,
+                group,
+                key,
+                subjects,
+                config,
+                generation: Generation::new(1),
+                replicas,
+                owner,
+                created: self.clock,
+                state: StreamState::Active,
+            },
+        );
+        Ok(CatalogResponse::Created { id, group })
+    }
+
+    fn update_stream(
+        &mut self,
+        id: StreamId,
+        subjects: Vec<String>,
+        config: serde_json::Value,
+        expected_generation: Option<Generation>,
+        owner: Option<Owner>,
+    ) -> Outcome {
+        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        if let Some(expected) = expected_generation.filter(|expected| *expected != stream.generation) {
+            return Err(CatalogRefusal::WrongGeneration {
+                expected,
+                current: stream.generation,
+            });
+        }
+        self.check_subjects(&stream.key, &subjects)?;
+        let stream = self.streams.get_mut(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        if stream.config != config || stream.subjects != subjects {
+            stream.config = config;
+            stream.subjects = subjects;
+            stream.generation = stream.generation.next();
+        }
+        if owner.is_some() {
+            stream.owner = owner;
+        }
+        Ok(CatalogResponse::Updated {
+            generation: stream.generation,
+        })
+    }
+
+    fn place_stream(&mut self, id: StreamId, replicas: Vec<Replica>) -> Outcome {
+        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        self.check_replicas(&replicas, &stream.replicas)?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.replicas = replicas;
+        }
+        Ok(CatalogResponse::Done)
+    }
+
+    fn regroup_stream(&mut self, id: StreamId, from: GroupId) -> Outcome {
+        let current = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?.group;
+        if current != from {
+            return Err(CatalogRefusal::WrongGroup { current });
+        }
+        let group = self.next_group();
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.group = group;
+        }
+        Ok(CatalogResponse::Regrouped { group })
+    }
+
+    fn remove_stream(&mut self, index: LogIndex, id: StreamId, expected_owner: Option<&Owner>) -> Outcome {
+        let Some(stream) = self.streams.get(&id) else {
+            // Asked again, for instance after a lost reply.
+            return match self.removals.contains_key(&id) {
+                true => Ok(CatalogResponse::Done),
+                false => Err(CatalogRefusal::StreamNotFound),
+            };
+        };
+        if expected_owner.is_some() && expected_owner != stream.owner.as_ref() {
+            return Err(CatalogRefusal::WrongOwner);
+        }
+        let mut stream = self.streams.remove(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        self.names.remove(&stream.key);
+        stream.state = StreamState::Removing;
+        let awaiting = stream.replicas.iter().map(|replica| replica.node.clone()).collect();
+        self.removals.insert(
+            id,
+            Removal {
+                stream,
+                index,
+                removed: self.clock,
+                awaiting,
+            },
+        );
+        Ok(CatalogResponse::Done)
+    }
+
+    fn confirm_removal(&mut self, id: StreamId, node: &NodeName) {
+        let Some(removal) = self.removals.get_mut(&id) else {
+            return;
+        };
+        removal.awaiting.remove(node);
+        if removal.awaiting.is_empty() {
+            self.removals.remove(&id);
+        }
+    }
+
+    fn check_subjects(&self, key: &StreamKey, subjects: &[String]) -> Result<(), CatalogRefusal> {
+        for (at, filter) in subjects.iter().enumerate() {
+            let clashes = subjects[..at]
+                .iter()
+                .any(|earlier| subject::filters_overlap(earlier.as_bytes(), filter.as_bytes()));
+            if clashes || subject::check_filter(filter.as_bytes()).is_err() {
+                return Err(CatalogRefusal::InvalidSubject {
+                    subject: filter.clone(),
+                });
+            }
+        }
+        match self.overlapping(key, subjects) {
+            Some(other) => Err(CatalogRefusal::SubjectsOverlap {
+                with: other.key.name.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// New replicas must be on known nodes under their incarnation; those in `kept` may stay as they are.
+    fn check_replicas(&self, replicas: &[Replica], kept: &[Replica]) -> Result<(), CatalogRefusal> {
+        if replicas.is_empty() {
+            return Err(CatalogRefusal::NoReplicas);
+        }
+        for (at, replica) in replicas.iter().enumerate() {
+            let twice = replicas[..at].iter().any(|earlier| earlier.node == replica.node);
+            let fits = self
+                .nodes
+                .get(&replica.node)
+                .is_some_and(|node| node.state != NodeState::Removed && node.incarnation == replica.raft_id);
+            if twice || !(fits || kept.contains(replica)) {
+                return Err(CatalogRefusal::BadReplica {
+                    node: replica.node.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Streams as the catalogue knows them.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::node::NodeName;
+use crate::ids::{Generation, GroupId, LogIndex, RaftNodeId, StreamId, Timestamp};
+
+/// A stream's name within its account.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize, Deserialize)]
+pub struct StreamKey {
+    /// The account, today `$G`.
+    pub account: String,
+    /// The name.
+    pub name: String,
+}
+
+impl StreamKey {
+    /// A key from its parts.
+    pub fn new(account: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            account: account.into(),
+            name: name.into(),
+        }
+    }
+}
+
+/// One replica of a stream.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, Deserialize)]
+pub struct Replica {
+    /// The node it lives on.
+    pub node: NodeName,
+    /// Its identity in the stream's group.
+    pub raft_id: RaftNodeId,
+}
+
+/// The Kubernetes object that owns a stream.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid: a recreated object is another owner.
+    #[serde(default)]
+    pub uid: Option<String>,
+}
+
+/// Where a stream is in its life.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamState {
+    /// It exists.
+    #[default]
+    Active,
+    /// A removal record exists; nodes remove the data.
+    Removing,
+}
+
+/// One stream.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct StreamEntry {
+    /// The log index of its creation.
+    pub id: StreamId,
+    /// The Raft group that it lives in.
+    pub group: GroupId,
+    /// Account and name.
+    pub key: StreamKey,
+    /// Subject filters; never overlapping with those of another stream of the account.
+    pub subjects: Vec<String>,
+    /// Desired configuration as the JetStream API shows it, defaults filled in.
+    pub config: serde_json::Value,
+    /// Rises with every change of the configuration.
+    pub generation: Generation,
+    /// Where it lives; the first one is asked to lead.
+    pub replicas: Vec<Replica>,
+    /// Who manages it, if anybody.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+    /// When it was created, by log time.
+    pub created: Timestamp,
+    /// Always [`StreamState::Active`] in [`super::Catalog::streams`].
+    #[serde(default)]
+    pub state: StreamState,
+}
+
+/// The record that a stream was removed. It stays until every replica's node said that the data is gone.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Removal {
+    /// The stream as it was, `state` [`StreamState::Removing`].
+    pub stream: StreamEntry,
+    /// Index of the entry that removed it.
+    pub index: LogIndex,
+    /// When, by log time.
+    pub removed: Timestamp,
+    /// Nodes that have not confirmed.
+    pub awaiting: BTreeSet<NodeName>,
+}
+
+/// What the catalogue says about a stream's data on one node's disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// A replica belongs here.
+    Keep,
+    /// The stream lives, but not here (moved away, or not here yet): keep until the move is complete.
+    NotPlacedHere,
+    /// A removal record exists: remove the data.
+    Removed,
+    /// The catalogue has never heard of it, or has long forgotten it: keep, never serve, tell an administrator.
+    Unknown,
+}
