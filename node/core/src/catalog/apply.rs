@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::Catalog;
 use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse};
 use super::compare::same_config;
 use super::fence::FenceNumber;
 use super::node::{NodeEntry, NodeName, NodeState};
 use super::stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState};
-use super::Catalog;
 use crate::ids::{Generation, GroupId, LogIndex, StreamId};
 use crate::interest::subject;
 
@@ -18,7 +18,8 @@ impl Catalog {
     pub fn apply(&mut self, index: LogIndex, entry: &CatalogEntry) -> CatalogResponse {
         self.applied = index;
         self.clock = self.clock.max(entry.ts);
-        self.decide(index, entry).unwrap_or_else(CatalogResponse::Refused)
+        self.decide(index, entry)
+            .unwrap_or_else(CatalogResponse::Refused)
     }
 
     fn decide(&mut self, index: LogIndex, entry: &CatalogEntry) -> Outcome {
@@ -134,7 +135,8 @@ impl Catalog {
             return Err(CatalogRefusal::NodeNotFound { node: name.clone() });
         };
         if state == NodeState::Removed {
-            let holds = |stream: &&StreamEntry| stream.replicas.iter().any(|replica| replica.node == *name);
+            let holds =
+                |stream: &&StreamEntry| stream.replicas.iter().any(|replica| replica.node == *name);
             let streams = self.streams.values().filter(holds).count() as u64;
             if streams > 0 {
                 return Err(CatalogRefusal::NodeInUse { streams });
@@ -199,15 +201,23 @@ impl Catalog {
         expected_generation: Option<Generation>,
         owner: Option<Owner>,
     ) -> Outcome {
-        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
-        if let Some(expected) = expected_generation.filter(|expected| *expected != stream.generation) {
+        let stream = self
+            .streams
+            .get(&id)
+            .ok_or(CatalogRefusal::StreamNotFound)?;
+        if let Some(expected) =
+            expected_generation.filter(|expected| *expected != stream.generation)
+        {
             return Err(CatalogRefusal::WrongGeneration {
                 expected,
                 current: stream.generation,
             });
         }
         self.check_subjects(&stream.key, &subjects)?;
-        let stream = self.streams.get_mut(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        let stream = self
+            .streams
+            .get_mut(&id)
+            .ok_or(CatalogRefusal::StreamNotFound)?;
         if stream.config != config || stream.subjects != subjects {
             stream.config = config;
             stream.subjects = subjects;
@@ -222,7 +232,10 @@ impl Catalog {
     }
 
     fn place_stream(&mut self, id: StreamId, replicas: Vec<Replica>) -> Outcome {
-        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        let stream = self
+            .streams
+            .get(&id)
+            .ok_or(CatalogRefusal::StreamNotFound)?;
         self.check_replicas(&replicas, &stream.replicas)?;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.replicas = replicas;
@@ -231,7 +244,11 @@ impl Catalog {
     }
 
     fn regroup_stream(&mut self, id: StreamId, from: GroupId) -> Outcome {
-        let current = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?.group;
+        let current = self
+            .streams
+            .get(&id)
+            .ok_or(CatalogRefusal::StreamNotFound)?
+            .group;
         if current != from {
             return Err(CatalogRefusal::WrongGroup { current });
         }
@@ -242,7 +259,12 @@ impl Catalog {
         Ok(CatalogResponse::Regrouped { group })
     }
 
-    fn remove_stream(&mut self, index: LogIndex, id: StreamId, expected_owner: Option<&Owner>) -> Outcome {
+    fn remove_stream(
+        &mut self,
+        index: LogIndex,
+        id: StreamId,
+        expected_owner: Option<&Owner>,
+    ) -> Outcome {
         let Some(stream) = self.streams.get(&id) else {
             // Asked again, for instance after a lost reply.
             return match self.removals.contains_key(&id) {
@@ -253,10 +275,17 @@ impl Catalog {
         if expected_owner.is_some() && expected_owner != stream.owner.as_ref() {
             return Err(CatalogRefusal::WrongOwner);
         }
-        let mut stream = self.streams.remove(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        let mut stream = self
+            .streams
+            .remove(&id)
+            .ok_or(CatalogRefusal::StreamNotFound)?;
         self.names.remove(&stream.key);
         stream.state = StreamState::Removing;
-        let awaiting = stream.replicas.iter().map(|replica| replica.node.clone()).collect();
+        let awaiting = stream
+            .replicas
+            .iter()
+            .map(|replica| replica.node.clone())
+            .collect();
         self.removals.insert(
             id,
             Removal {
@@ -304,11 +333,12 @@ impl Catalog {
             return Err(CatalogRefusal::NoReplicas);
         }
         for (at, replica) in replicas.iter().enumerate() {
-            let twice = replicas[..at].iter().any(|earlier| earlier.node == replica.node);
-            let fits = self
-                .nodes
-                .get(&replica.node)
-                .is_some_and(|node| node.state != NodeState::Removed && node.incarnation == replica.raft_id);
+            let twice = replicas[..at]
+                .iter()
+                .any(|earlier| earlier.node == replica.node);
+            let fits = self.nodes.get(&replica.node).is_some_and(|node| {
+                node.state != NodeState::Removed && node.incarnation == replica.raft_id
+            });
             if twice || !(fits || kept.contains(replica)) {
                 return Err(CatalogRefusal::BadReplica {
                     node: replica.node.clone(),

@@ -43,7 +43,8 @@ impl Catalog {
             version: VERSION,
             catalog: self,
         };
-        serde_json::to_vec(&outgoing).expect("keys are strings and numbers, so this always serializes")
+        serde_json::to_vec(&outgoing)
+            .expect("keys are strings and numbers, so this always serializes")
     }
 
     /// Reads an image.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use super::Catalog;
 use super::node::{NodeEntry, NodeName, NodeState};
 use super::stream::{Replica, StreamKey};
-use super::Catalog;
 
 /// What a stream asks of its nodes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -56,7 +56,10 @@ pub fn place(
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
     while chosen.len() < wanted {
         let best = candidates.iter().enumerate().min_by_key(|(_, node)| {
-            let zone_used = node.zone.as_deref().map_or(0, |zone| zones.get(zone).copied().unwrap_or(0));
+            let zone_used = node
+                .zone
+                .as_deref()
+                .map_or(0, |zone| zones.get(zone).copied().unwrap_or(0));
             (
                 !request.keep.contains(&node.name),
                 zone_used,
@@ -120,8 +123,17 @@ impl<'a> Load<'a> {
 
 /// FNV-1a over account, stream and node: any fixed hash does, it only breaks ties.
 fn spread(key: &StreamKey, node: &NodeName) -> u64 {
-    let parts = [key.account.as_str(), "/", key.name.as_str(), "/", node.as_str()];
-    parts.iter().flat_map(|part| part.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    let parts = [
+        key.account.as_str(),
+        "/",
+        key.name.as_str(),
+        "/",
+        node.as_str(),
+    ];
+    parts
+        .iter()
+        .flat_map(|part| part.bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
 }

@@ -120,23 +120,41 @@ impl SeqRun {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ConsumerOp {
     /// A new consumer, created at `ts`.
-    Create { ts: Timestamp, create: Box<CreateConsumer> },
+    Create {
+        ts: Timestamp,
+        create: Box<CreateConsumer>,
+    },
     /// A new configuration.
-    Update { id: ConsumerId, update: Box<UpdateConsumer> },
+    Update {
+        id: ConsumerId,
+        update: Box<UpdateConsumer>,
+    },
     /// The consumer is gone.
     Delete { id: ConsumerId },
     /// Messages were handed out at `ts`, first or again.
-    Delivered { id: ConsumerId, ts: Timestamp, runs: Vec<DeliveredRun> },
+    Delivered {
+        id: ConsumerId,
+        ts: Timestamp,
+        runs: Vec<DeliveredRun>,
+    },
     /// Messages are done.
     Ack { id: ConsumerId, runs: Vec<SeqRun> },
     /// All messages delivered up to `through` are done.
     AckAll { id: ConsumerId, through: StreamSeq },
     /// Messages are due again at `due`.
-    Nak { id: ConsumerId, due: Timestamp, runs: Vec<SeqRun> },
+    Nak {
+        id: ConsumerId,
+        due: Timestamp,
+        runs: Vec<SeqRun>,
+    },
     /// Messages must not be delivered again.
     Term { id: ConsumerId, runs: Vec<SeqRun> },
     /// Messages are being worked on: their wait starts again at `ts`.
-    Progress { id: ConsumerId, ts: Timestamp, runs: Vec<SeqRun> },
+    Progress {
+        id: ConsumerId,
+        ts: Timestamp,
+        runs: Vec<SeqRun>,
+    },
     /// Messages reached `max_deliver` unacknowledged.
     Exhausted { id: ConsumerId, runs: Vec<SeqRun> },
     /// Nothing up to `through` is left to deliver for the first time.
@@ -211,8 +229,12 @@ impl ConsumerOp {
                 put_u64(out, ts.get());
                 put_delivered(out, runs);
             }
-            Self::Ack { runs, .. } | Self::Term { runs, .. } | Self::Exhausted { runs, .. } => put_runs(out, runs),
-            Self::AckAll { through, .. } | Self::Skip { through, .. } => put_u64(out, through.get()),
+            Self::Ack { runs, .. } | Self::Term { runs, .. } | Self::Exhausted { runs, .. } => {
+                put_runs(out, runs)
+            }
+            Self::AckAll { through, .. } | Self::Skip { through, .. } => {
+                put_u64(out, through.get())
+            }
             Self::Nak { due: at, runs, .. } | Self::Progress { ts: at, runs, .. } => {
                 put_u64(out, at.get());
                 put_runs(out, runs);
@@ -242,7 +264,10 @@ impl ConsumerOp {
                 ts: Timestamp::new(from.u64("delivery time")?),
                 runs: read_delivered(from)?,
             },
-            ACK => Self::Ack { id, runs: read_runs(from)? },
+            ACK => Self::Ack {
+                id,
+                runs: read_runs(from)?,
+            },
             ACK_ALL => Self::AckAll {
                 id,
                 through: StreamSeq::new(from.u64("ack all")?),
@@ -252,13 +277,19 @@ impl ConsumerOp {
                 due: Timestamp::new(from.u64("nak due")?),
                 runs: read_runs(from)?,
             },
-            TERM => Self::Term { id, runs: read_runs(from)? },
+            TERM => Self::Term {
+                id,
+                runs: read_runs(from)?,
+            },
             PROGRESS => Self::Progress {
                 id,
                 ts: Timestamp::new(from.u64("progress time")?),
                 runs: read_runs(from)?,
             },
-            EXHAUSTED => Self::Exhausted { id, runs: read_runs(from)? },
+            EXHAUSTED => Self::Exhausted {
+                id,
+                runs: read_runs(from)?,
+            },
             SKIP => Self::Skip {
                 id,
                 through: StreamSeq::new(from.u64("skip")?),
@@ -297,7 +328,10 @@ fn put_json(out: &mut Vec<u8>, value: &impl Serialize) {
     put_bytes(out, &json);
 }
 
-fn read_json<T: for<'de> Deserialize<'de>>(from: &mut Reader<'_>, what: &'static str) -> Result<T, Malformed> {
+fn read_json<T: for<'de> Deserialize<'de>>(
+    from: &mut Reader<'_>,
+    what: &'static str,
+) -> Result<T, Malformed> {
     let json = from.bytes(what)?;
     serde_json::from_slice(json).map_err(|_| from.fail(what))
 }

@@ -136,14 +136,17 @@ impl ConsumerState {
     }
 
     pub(super) fn set_config(&mut self, config: ConsumerConfig, config_json: String) {
-        let waits_differ =
-            self.config.ack_wait_ns != config.ack_wait_ns || self.config.backoff_ns != config.backoff_ns;
+        let waits_differ = self.config.ack_wait_ns != config.ack_wait_ns
+            || self.config.backoff_ns != config.backoff_ns;
         self.config = config;
         self.config_json = config_json;
         if waits_differ {
             let config = &self.config;
-            self.pending
-                .update_all(|entry| entry.due = entry.delivered_at.plus_ns(config.wait_after_ns(entry.deliveries)));
+            self.pending.update_all(|entry| {
+                entry.due = entry
+                    .delivered_at
+                    .plus_ns(config.wait_after_ns(entry.deliveries))
+            });
         }
     }
 
@@ -208,8 +211,11 @@ impl ConsumerState {
     /// Messages are done, by ack or term; also one that was given up before.
     pub(super) fn apply_settled(&mut self, runs: &[SeqRun], settled: &mut Vec<SeqRun>) {
         for (run, last) in bounded(runs) {
-            self.pending.remove_range(run.seq, last, |entry| push_seq(settled, entry.seq));
-            take_range(&mut self.exhausted, run.seq, last, |seq| push_seq(settled, seq));
+            self.pending
+                .remove_range(run.seq, last, |entry| push_seq(settled, entry.seq));
+            take_range(&mut self.exhausted, run.seq, last, |seq| {
+                push_seq(settled, seq)
+            });
         }
     }
 
@@ -217,13 +223,16 @@ impl ConsumerState {
     pub(super) fn apply_ack_all(&mut self, through: StreamSeq, settled: &mut Vec<SeqRun>) {
         let through = through.min(self.delivered.stream);
         self.pending
-            .remove_range(StreamSeq::ZERO, through, |entry| push_seq(settled, entry.seq));
+            .remove_range(StreamSeq::ZERO, through, |entry| {
+                push_seq(settled, entry.seq)
+            });
     }
 
     /// Messages are due at `due`.
     pub(super) fn apply_nak(&mut self, due: Timestamp, runs: &[SeqRun]) {
         for (run, last) in bounded(runs) {
-            self.pending.update_range(run.seq, last, |entry| entry.due = due);
+            self.pending
+                .update_range(run.seq, last, |entry| entry.due = due);
         }
     }
 
@@ -274,7 +283,9 @@ impl ConsumerState {
     /// Moves the consumer back with a stream that lost its tail; `true` if it had been ahead.
     pub(super) fn clamp(&mut self, next_seq: StreamSeq) -> bool {
         let last = before(next_seq);
-        self.last_per_subject_through = self.last_per_subject_through.map(|through| through.min(last));
+        self.last_per_subject_through = self
+            .last_per_subject_through
+            .map(|through| through.min(last));
         if self.delivered.stream <= last {
             return false;
         }
@@ -305,7 +316,12 @@ fn bounded(runs: &[SeqRun]) -> impl Iterator<Item = (SeqRun, StreamSeq)> {
     })
 }
 
-fn take_range(set: &mut BTreeSet<StreamSeq>, first: StreamSeq, last: StreamSeq, mut taken: impl FnMut(StreamSeq)) {
+fn take_range(
+    set: &mut BTreeSet<StreamSeq>,
+    first: StreamSeq,
+    last: StreamSeq,
+    mut taken: impl FnMut(StreamSeq),
+) {
     if first > last {
         return;
     }

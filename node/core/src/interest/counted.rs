@@ -5,8 +5,8 @@
 
 use hashbrown::HashMap;
 
-use super::sublist::{MatchResult, Sublist};
 use super::subject::InvalidFilter;
+use super::sublist::{MatchResult, Sublist};
 
 /// What an insert or a remove did to the holder's interest in that filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,10 +91,16 @@ impl<T: Copy + Eq + std::hash::Hash> CountedSublist<T> {
 
     /// Forgets everything of one holder (a peer that went away).
     pub fn forget(&mut self, holder: &T) {
-        let gone: Vec<Key<T>> = self.counts.keys().filter(|key| key.holder == *holder).cloned().collect();
+        let gone: Vec<Key<T>> = self
+            .counts
+            .keys()
+            .filter(|key| key.holder == *holder)
+            .cloned()
+            .collect();
         for key in gone {
             self.counts.remove(&key);
-            self.sublist.remove(&key.filter, key.queue.as_deref(), holder);
+            self.sublist
+                .remove(&key.filter, key.queue.as_deref(), holder);
         }
     }
 

@@ -190,7 +190,12 @@ impl<T: Copy + Eq> Sublist<T> {
     }
 
     /// Adds a subscriber for `filter`, as a plain one or as a member of `queue`.
-    pub fn insert(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: T) -> Result<(), InvalidFilter> {
+    pub fn insert(
+        &mut self,
+        filter: &[u8],
+        queue: Option<&[u8]>,
+        subscriber: T,
+    ) -> Result<(), InvalidFilter> {
         subject::check_filter(filter)?;
         let node = if subject::is_literal(filter) {
             self.literal_node(filter)
@@ -215,7 +220,10 @@ impl<T: Copy + Eq> Sublist<T> {
         let Some(node) = found else {
             return false;
         };
-        if !self.nodes[node as usize].subscribers.take(queue, subscriber) {
+        if !self.nodes[node as usize]
+            .subscribers
+            .take(queue, subscriber)
+        {
             return false;
         }
         self.len -= 1;
@@ -415,7 +423,8 @@ impl<T: Copy + Eq> Sublist<T> {
             self.nodes[node as usize] = Node::new(parent);
             return node;
         }
-        let node = NodeIndex::try_from(self.nodes.len()).expect("four billion filters do not fit in memory");
+        let node = NodeIndex::try_from(self.nodes.len())
+            .expect("four billion filters do not fit in memory");
         self.nodes.push(Node::new(parent));
         node
     }

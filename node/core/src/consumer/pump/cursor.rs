@@ -30,7 +30,9 @@ impl Cursor {
         Self {
             next,
             initial: None,
-            initial_through: state.last_per_subject_through().filter(|through| next <= *through),
+            initial_through: state
+                .last_per_subject_through()
+                .filter(|through| next <= *through),
             counted: None,
         }
     }
@@ -41,7 +43,11 @@ impl Cursor {
     }
 
     /// The next message to deliver for the first time.
-    pub(super) fn peek(&mut self, state: &ConsumerState, view: &dyn MessageView) -> Option<StreamSeq> {
+    pub(super) fn peek(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+    ) -> Option<StreamSeq> {
         self.load_initial(state, view);
         if let Some(initial) = &mut self.initial {
             while let Some(seq) = initial.front() {
@@ -65,7 +71,12 @@ impl Cursor {
     }
 
     /// The peeked message is on its way; returns how many are left behind it.
-    pub(super) fn advance(&mut self, seq: StreamSeq, state: &ConsumerState, view: &dyn MessageView) -> u64 {
+    pub(super) fn advance(
+        &mut self,
+        seq: StreamSeq,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+    ) -> u64 {
         let before = self.pending(state, view);
         match &mut self.initial {
             Some(initial) => {
@@ -116,7 +127,11 @@ impl Cursor {
             },
         };
         self.counted = Some(counted);
-        counted.count + self.initial.as_ref().map_or(0, |initial| initial.len() as u64)
+        counted.count
+            + self
+                .initial
+                .as_ref()
+                .map_or(0, |initial| initial.len() as u64)
     }
 
     /// The last figure of [`Self::pending`], or zero.

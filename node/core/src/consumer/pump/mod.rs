@@ -132,9 +132,18 @@ pub enum ConsumerEvent {
     /// A message reached `max_deliver` unacknowledged.
     MaxDeliveries { seq: StreamSeq, deliveries: u32 },
     /// A client refused a message for now.
-    Naked { seq: StreamSeq, cseq: ConsumerSeq, deliveries: u32 },
+    Naked {
+        seq: StreamSeq,
+        cseq: ConsumerSeq,
+        deliveries: u32,
+    },
     /// A client refused a message for good.
-    Terminated { seq: StreamSeq, cseq: ConsumerSeq, deliveries: u32, reason: Option<String> },
+    Terminated {
+        seq: StreamSeq,
+        cseq: ConsumerSeq,
+        deliveries: u32,
+        reason: Option<String>,
+    },
 }
 
 /// What the shell has to do.
@@ -253,7 +262,12 @@ pub struct ConsumerPump {
 
 impl ConsumerPump {
     /// Starts pumping for a consumer whose state is `state`, all earlier entries applied.
-    pub fn start(id: ConsumerId, tracking: Tracking, state: &ConsumerState, now: Timestamp) -> Self {
+    pub fn start(
+        id: ConsumerId,
+        tracking: Tracking,
+        state: &ConsumerState,
+        now: Timestamp,
+    ) -> Self {
         Self {
             id,
             tracking,
@@ -309,7 +323,10 @@ impl ConsumerPump {
     }
 
     /// Closes requests whose inbox nobody listens to any more.
-    pub fn retain_requests(&mut self, has_interest: impl FnMut(&[u8]) -> bool) {
+    pub fn retain_requests(&mut self, now: Timestamp, has_interest: impl FnMut(&[u8]) -> bool) {
+        if !self.requests.is_empty() {
+            self.last_activity = now;
+        }
         self.requests.retain(has_interest);
     }
 
@@ -362,15 +379,27 @@ impl ConsumerPump {
             .inactive_threshold_ns
             .filter(|_| self.requests.is_empty() && self.in_flight.is_empty() && !self.deleting)
             .map(|threshold| self.last_activity.plus_ns(threshold));
-        let paused = config.pause_until.filter(|_| !self.requests.is_empty() && self.requests.paused());
-        [self.requests.deadline(), self.timers.next(state), inactive, paused]
-            .into_iter()
-            .flatten()
-            .min()
+        let paused = config
+            .pause_until
+            .filter(|_| !self.requests.is_empty() && self.requests.paused());
+        [
+            self.requests.deadline(),
+            self.timers.next(state),
+            inactive,
+            paused,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// The consumer's figures now.
-    pub fn info(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp) -> ConsumerInfo {
+    pub fn info(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+    ) -> ConsumerInfo {
         let local = self.local.take();
         let current = local.as_ref().unwrap_or(state);
         let info = ConsumerInfo {

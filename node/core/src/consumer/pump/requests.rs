@@ -99,22 +99,35 @@ impl Requests {
     }
 
     /// The status that refuses a request outright; the inner `None` refuses silently.
-    pub(super) fn refusal(&self, request: &PullRequest, config: &ConsumerConfig) -> Option<Option<Status>> {
+    pub(super) fn refusal(
+        &self,
+        request: &PullRequest,
+        config: &ConsumerConfig,
+    ) -> Option<Option<Status>> {
         let batch = request.batch.max(1);
         if let Some(most) = config.max_batch.filter(|most| batch > *most) {
             return Some(Some(Status::ExceededMaxBatch(most)));
         }
-        if let Some(most) = config.max_expires_ns.filter(|most| request.expires_ns.unwrap_or(0) > *most) {
+        if let Some(most) = config
+            .max_expires_ns
+            .filter(|most| request.expires_ns.unwrap_or(0) > *most)
+        {
             return Some(Some(Status::ExceededMaxExpires(most)));
         }
-        if let Some(most) = config.max_bytes.filter(|most| request.max_bytes.unwrap_or(0) > *most) {
+        if let Some(most) = config
+            .max_bytes
+            .filter(|most| request.max_bytes.unwrap_or(0) > *most)
+        {
             return Some(Some(Status::ExceededMaxBytes(most)));
         }
         let heartbeat = request.heartbeat_ns.unwrap_or(0);
         if heartbeat > 0 && heartbeat.saturating_mul(2) > request.expires_ns.unwrap_or(0) {
             return Some(Some(Status::BadRequest("heartbeat value too large")));
         }
-        if config.max_waiting.is_some_and(|most| self.open.len() as u64 >= u64::from(most)) {
+        if config
+            .max_waiting
+            .is_some_and(|most| self.open.len() as u64 >= u64::from(most))
+        {
             // A client that asked for heartbeats would take the status as the end; silence makes it ask again.
             return Some((heartbeat == 0).then_some(Status::ExceededMaxWaiting));
         }
@@ -127,7 +140,10 @@ impl Requests {
             remaining: request.batch.max(1),
             bytes_left: request.max_bytes.filter(|bytes| *bytes > 0),
             no_wait: request.no_wait,
-            expires: request.expires_ns.filter(|ns| *ns > 0).map(|ns| now.plus_ns(ns)),
+            expires: request
+                .expires_ns
+                .filter(|ns| *ns > 0)
+                .map(|ns| now.plus_ns(ns)),
             heartbeat_ns: request.heartbeat_ns.filter(|ns| *ns > 0),
             last_sent: now,
             unsent: 0,
@@ -270,7 +286,10 @@ impl Requests {
                 self.end_with(id, Ending::Timeout, out);
                 continue;
             }
-            if waiting.heartbeat_ns.is_some_and(|ns| waiting.last_sent.plus_ns(ns) <= now) {
+            if waiting
+                .heartbeat_ns
+                .is_some_and(|ns| waiting.last_sent.plus_ns(ns) <= now)
+            {
                 waiting.last_sent = now;
                 out.push(PumpAction::Status {
                     to: waiting.reply.clone(),
@@ -290,10 +309,18 @@ impl Requests {
         self.order.retain(|id| open.contains_key(id));
     }
 
-    pub(super) fn end_all(&mut self, arrivals: &[PullRequest], reason: EndReason, out: &mut Vec<PumpAction>) {
+    pub(super) fn end_all(
+        &mut self,
+        arrivals: &[PullRequest],
+        reason: EndReason,
+        out: &mut Vec<PumpAction>,
+    ) {
         let mut ids: Vec<u64> = self.open.keys().copied().collect();
         ids.sort_unstable();
-        let open = ids.iter().filter_map(|id| self.open.get(id)).map(|waiting| (&waiting.reply, waiting.unserved()));
+        let open = ids
+            .iter()
+            .filter_map(|id| self.open.get(id))
+            .map(|waiting| (&waiting.reply, waiting.unserved()));
         let unread = arrivals.iter().map(|request| {
             let unserved = Unserved {
                 messages: request.batch.max(1),
@@ -301,14 +328,17 @@ impl Requests {
             };
             (&request.reply, unserved)
         });
-        out.extend(open.chain(unread).map(|(reply, unserved)| PumpAction::Status {
-            to: reply.clone(),
-            status: match reason {
-                EndReason::ConsumerDeleted => Status::ConsumerDeleted,
-                EndReason::LeadershipChange => Status::LeadershipChange(unserved),
-                EndReason::ServerShutdown => Status::ServerShutdown(unserved),
-            },
-        }));
+        out.extend(
+            open.chain(unread)
+                .map(|(reply, unserved)| PumpAction::Status {
+                    to: reply.clone(),
+                    status: match reason {
+                        EndReason::ConsumerDeleted => Status::ConsumerDeleted,
+                        EndReason::LeadershipChange => Status::LeadershipChange(unserved),
+                        EndReason::ServerShutdown => Status::ServerShutdown(unserved),
+                    },
+                }),
+        );
         self.open.clear();
         self.order.clear();
         self.deadline = None;

@@ -8,8 +8,8 @@ use super::super::status::Status;
 use super::super::view::MessageView;
 use super::requests::Ending;
 use super::{
-    Ack, AckVerb, Assigned, ConsumerEvent, ConsumerPump, Cursor, Delivery, InFlight, PullRequest, PumpAction, Timers,
-    Token, Tracking, settles_all,
+    Ack, AckVerb, Assigned, ConsumerEvent, ConsumerPump, Cursor, Delivery, InFlight, PullRequest,
+    PumpAction, Timers, Token, Tracking, settles_all,
 };
 use crate::ids::{ConsumerSeq, StreamSeq, Timestamp};
 
@@ -119,6 +119,9 @@ impl ConsumerPump {
             self.collect_due(current, now, &mut decided);
         }
         self.admit(current, view, now, out);
+        if !self.requests.is_empty() {
+            self.last_activity = now;
+        }
         let last = (current.delivered().consumer, current.delivered().stream);
         self.requests.tick(now, last, out);
         if may_propose {
@@ -128,7 +131,12 @@ impl ConsumerPump {
         let ops = decided.ops(self, now);
         if ops.is_empty() {
             self.local = local;
-            out.extend(decided.replies.into_iter().map(|to| PumpAction::AckReply { to }));
+            out.extend(
+                decided
+                    .replies
+                    .into_iter()
+                    .map(|to| PumpAction::AckReply { to }),
+            );
             return;
         }
         let token = self.enter_flight(decided, now, out);
@@ -138,8 +146,10 @@ impl ConsumerPump {
                 for op in &ops {
                     local.apply_delta(op, view, &mut settled);
                 }
-                let deletes: Vec<ConsumerOp> =
-                    ops.into_iter().filter(|op| matches!(op, ConsumerOp::Delete { .. })).collect();
+                let deletes: Vec<ConsumerOp> = ops
+                    .into_iter()
+                    .filter(|op| matches!(op, ConsumerOp::Delete { .. }))
+                    .collect();
                 self.land(token, local, now, out);
                 if !deletes.is_empty() {
                     // That the consumer exists is replicated, whatever its tracking.
@@ -151,7 +161,10 @@ impl ConsumerPump {
                         now,
                         out,
                     );
-                    out.push(PumpAction::Propose { token, ops: deletes });
+                    out.push(PumpAction::Propose {
+                        token,
+                        ops: deletes,
+                    });
                 }
             }
             None => out.push(PumpAction::Propose { token, ops }),
@@ -160,7 +173,13 @@ impl ConsumerPump {
     }
 
     /// The proposal's entry was applied to `state`.
-    pub fn applied(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
+    pub fn applied(
+        &mut self,
+        token: Token,
+        state: &ConsumerState,
+        now: Timestamp,
+        out: &mut Vec<PumpAction>,
+    ) {
         let local = self.local.take();
         self.land(token, local.as_ref().unwrap_or(state), now, out);
         self.local = local;
@@ -199,7 +218,13 @@ impl ConsumerPump {
         self.resync = false;
     }
 
-    fn take_acks(&mut self, state: &ConsumerState, now: Timestamp, decided: &mut Decided, out: &mut Vec<PumpAction>) {
+    fn take_acks(
+        &mut self,
+        state: &ConsumerState,
+        now: Timestamp,
+        decided: &mut Decided,
+        out: &mut Vec<PumpAction>,
+    ) {
         while let Some(ack) = self.acks.pop_front() {
             if let AckVerb::Next(request) = &ack.verb {
                 let request = request.clone();
@@ -207,15 +232,19 @@ impl ConsumerPump {
             }
             let takes_effect = self.take_ack(&ack, state, now, decided);
             if let Some(to) = &ack.reply {
-                match (takes_effect, self.in_flight.back_mut()) {
-                    (true, _) => decided.replies.push(to.clone()),
-                    // It may repeat one that is still on its way.
-                    (false, Some(flight)) => {
-                        flight.replies.push(to.clone());
-                        flight.acks.push(without_pull(ack));
-                        continue;
-                    }
-                    (false, None) => out.push(PumpAction::AckReply { to: to.clone() }),
+                if takes_effect {
+                    decided.replies.push(to.clone());
+                } else if !decided.acks.is_empty() {
+                    // It may repeat one of this turn, or one that is still on its way: confirmed with that one.
+                    decided.replies.push(to.clone());
+                    decided.acks.push(without_pull(ack));
+                    continue;
+                } else if let Some(flight) = self.in_flight.back_mut() {
+                    flight.replies.push(to.clone());
+                    flight.acks.push(without_pull(ack));
+                    continue;
+                } else {
+                    out.push(PumpAction::AckReply { to: to.clone() });
                 }
             }
             if takes_effect {
@@ -225,16 +254,25 @@ impl ConsumerPump {
     }
 
     /// Whether the ack changes anything.
-    fn take_ack(&mut self, ack: &Ack, state: &ConsumerState, now: Timestamp, decided: &mut Decided) -> bool {
+    fn take_ack(
+        &mut self,
+        ack: &Ack,
+        state: &ConsumerState,
+        now: Timestamp,
+        decided: &mut Decided,
+    ) -> bool {
         let seq = ack.seq;
         if !state.config().tracks_acks() {
             return false;
         }
         let entry = state.pending(seq);
-        let sent_ahead = entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
+        let sent_ahead =
+            entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
         let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
         if acked && settles_all(state.config()) {
-            let through = seq.min(StreamSeq::new(self.cursor.position().get().saturating_sub(1)));
+            let through = seq.min(StreamSeq::new(
+                self.cursor.position().get().saturating_sub(1),
+            ));
             if through <= self.ack_all_through || through <= state.ack_floor().stream {
                 return false;
             }
@@ -313,10 +351,18 @@ impl ConsumerPump {
 
     /// Nothing about this message is on its way.
     fn is_free(&self, seq: StreamSeq) -> bool {
-        seq > self.ack_all_through && !self.settling.contains(&seq) && !self.redelivering.contains(&seq)
+        seq > self.ack_all_through
+            && !self.settling.contains(&seq)
+            && !self.redelivering.contains(&seq)
     }
 
-    fn admit(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp, out: &mut Vec<PumpAction>) {
+    fn admit(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+        out: &mut Vec<PumpAction>,
+    ) {
         while let Some(request) = self.arrivals.pop_front() {
             let refusal = match self.requests.refusal(&request, state.config()) {
                 Some(refusal) => Some(refusal),
@@ -347,7 +393,8 @@ impl ConsumerPump {
             let waits = request.expires_ns.is_some_and(|ns| ns > 0);
             return (!waits).then_some(Status::NoMessages);
         }
-        (self.requests.wants() && available <= self.requests.demand()).then_some(Status::RequestsPending)
+        (self.requests.wants() && available <= self.requests.demand())
+            .then_some(Status::RequestsPending)
     }
 
     fn serve(
@@ -401,7 +448,10 @@ impl ConsumerPump {
                 self.ready.pop_front();
                 self.redelivering.insert(seq);
                 let before = state.pending(seq).map_or(0, |entry| entry.deliveries);
-                (self.cursor.pending(state, view), before.saturating_add(1).max(2))
+                (
+                    self.cursor.pending(state, view),
+                    before.saturating_add(1).max(2),
+                )
             } else {
                 new_in_turn += 1;
                 (self.cursor.advance(seq, state, view), 1)
@@ -452,12 +502,17 @@ impl ConsumerPump {
         const FIXED: usize = "$JS.ACK.......".len() + 1 + 19;
         let digits = |value: u64| value.checked_ilog10().unwrap_or(0) as usize + 1;
         let pending = digits(self.cursor.counted());
-        (FIXED + state.config().name.len() + digits(seq.get()) + digits(self.next_cseq.get()) + pending) as u64
+        (FIXED
+            + state.config().name.len()
+            + digits(seq.get())
+            + digits(self.next_cseq.get())
+            + pending) as u64
     }
 
     fn note_skip(&self, state: &ConsumerState, decided: &mut Decided) {
         let looked_at = self.cursor.position().get().saturating_sub(1);
-        let nothing_new = self.in_flight.is_empty() && !decided.deliveries.iter().any(Assigned::is_new);
+        let nothing_new =
+            self.in_flight.is_empty() && !decided.deliveries.iter().any(Assigned::is_new);
         if nothing_new && looked_at.saturating_sub(state.delivered().stream.get()) >= SKIP_AFTER {
             decided.skip = Some(StreamSeq::new(looked_at));
         }
@@ -467,16 +522,19 @@ impl ConsumerPump {
         let Some(threshold) = state.config().inactive_threshold_ns else {
             return;
         };
-        if !self.requests.is_empty() || !decided.deliveries.is_empty() {
-            self.last_activity = now;
-            return;
-        }
-        if !self.deleting && self.in_flight.is_empty() && now >= self.last_activity.plus_ns(threshold) {
+        let idle =
+            self.requests.is_empty() && self.in_flight.is_empty() && decided.deliveries.is_empty();
+        if idle && !self.deleting && now >= self.last_activity.plus_ns(threshold) {
             decided.delete = true;
         }
     }
 
-    fn enter_flight(&mut self, decided: Decided, now: Timestamp, out: &mut Vec<PumpAction>) -> Token {
+    fn enter_flight(
+        &mut self,
+        decided: Decided,
+        now: Timestamp,
+        out: &mut Vec<PumpAction>,
+    ) -> Token {
         let Decided {
             acks,
             replies,
@@ -494,10 +552,17 @@ impl ConsumerPump {
         } = decided;
         self.next_token += 1;
         let token = Token(self.next_token);
-        let new_count = deliveries.iter().filter(|assigned| assigned.is_new()).count();
+        let new_count = deliveries
+            .iter()
+            .filter(|assigned| assigned.is_new())
+            .count();
         self.new_in_flight += new_count;
         self.deleting |= delete;
-        let redelivering = deliveries.iter().filter(|assigned| !assigned.is_new()).map(|assigned| assigned.seq).collect();
+        let redelivering = deliveries
+            .iter()
+            .filter(|assigned| !assigned.is_new())
+            .map(|assigned| assigned.seq)
+            .collect();
         let timed = naks
             .into_values()
             .flatten()
@@ -528,7 +593,10 @@ impl ConsumerPump {
     }
 
     fn take_flight(&mut self, token: Token) -> Option<InFlight> {
-        let at = self.in_flight.iter().position(|flight| flight.token == token)?;
+        let at = self
+            .in_flight
+            .iter()
+            .position(|flight| flight.token == token)?;
         let flight = self.in_flight.remove(at)?;
         self.new_in_flight -= flight.new_count;
         for seq in &flight.settling {
@@ -540,7 +608,13 @@ impl ConsumerPump {
         Some(flight)
     }
 
-    fn land(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
+    fn land(
+        &mut self,
+        token: Token,
+        state: &ConsumerState,
+        now: Timestamp,
+        out: &mut Vec<PumpAction>,
+    ) {
         let Some(flight) = self.take_flight(token) else {
             return;
         };
@@ -553,7 +627,12 @@ impl ConsumerPump {
             }
         }
         out.extend(flight.events.into_iter().map(PumpAction::Event));
-        out.extend(flight.replies.into_iter().map(|to| PumpAction::AckReply { to }));
+        out.extend(
+            flight
+                .replies
+                .into_iter()
+                .map(|to| PumpAction::AckReply { to }),
+        );
         for assigned in &flight.deliveries {
             let wanted = !tracked || state.pending(assigned.seq).is_some();
             if wanted {
@@ -602,7 +681,8 @@ fn delivered_runs(deliveries: &[Assigned]) -> Vec<DeliveredRun> {
     let mut runs: Vec<DeliveredRun> = Vec::new();
     for assigned in deliveries {
         let follows = |run: &DeliveredRun| {
-            run.seq.get() + run.len == assigned.seq.get() && run.cseq.get() + run.len == assigned.cseq.get()
+            run.seq.get() + run.len == assigned.seq.get()
+                && run.cseq.get() + run.len == assigned.cseq.get()
         };
         match runs.last_mut() {
             Some(run) if follows(run) => run.len += 1,
