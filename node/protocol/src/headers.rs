@@ -321,7 +321,8 @@ mod tests {
         fn what_is_added_is_found(name in "[A-Za-z-]{1,12}", value in "[a-z0-9][ -9;-~]{0,20}") {
             let mut builder = HeaderBuilder::new();
             builder.add("Other", "1").add(&format!("X{name}"), &value);
-            prop_assert_eq!(HeaderBlock(&builder.finish()).get(&format!("X{name}")), Some(value.as_bytes()));
+            let block = builder.finish();
+            prop_assert_eq!(HeaderBlock(&block).get(&format!("X{name}")), Some(value.as_bytes()));
         }
     }
 }

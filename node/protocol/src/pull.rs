@@ -94,9 +94,9 @@ pub fn push_heartbeat(
     builder.finish()
 }
 
-/// A pull request. Durations in nanoseconds; zero means "not set".
+/// A pull request. Durations in nanoseconds; zero means "not set". Unknown fields are ignored, unlike in API requests.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct PullRequest {
     /// Messages wanted, at least 1 after parsing.
     #[serde(deserialize_with = "json::nullable")]
@@ -236,6 +236,7 @@ mod tests {
         assert_eq!(parse("-1").batch, 1);
         assert_eq!(parse("x").batch, 1);
         assert_eq!(parse("[]").batch, 1);
+        assert_eq!(parse(r#"{"bogus":1}"#), PullRequest::default());
         let full = parse(
             r#"{"batch":5,"expires":2000000000,"idle_heartbeat":1000000000,"max_bytes":9,"no_wait":true}"#,
         );

@@ -79,6 +79,10 @@ pub fn validate_stream_update(
         return Err(error::MIRROR_NOT_UPDATABLE);
     }
     keep_unnamed_settings(&mut wanted.metadata, &current.metadata);
+    if wanted.first_seq == 0 {
+        // It only had a meaning at creation; leaving it out is no wish to change it.
+        wanted.first_seq = current.first_seq;
+    }
     let mut next = normalized(wanted, context)?;
     if current.sealed && !next.sealed {
         return invalid("stream configuration update can not unseal a sealed stream");
