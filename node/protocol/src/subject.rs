@@ -79,7 +79,8 @@ pub fn matches(filter: &[u8], subject: &[u8]) -> bool {
             return !subject.is_empty();
         }
         let (have, subject_rest) = split_token(subject);
-        if want != have && !(want == b"*" && !have.is_empty()) {
+        let fits = want == have || (want == b"*" && !have.is_empty());
+        if !fits {
             return false;
         }
         match (filter_rest, subject_rest) {

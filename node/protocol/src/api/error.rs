@@ -110,7 +110,7 @@ errors! {
     STREAM_MAX_BYTES_REQUIRED = 400 10113 "account requires a stream config to have max bytes set";
     CONSUMER_MAX_REQUEST_EXPIRES_TOO_SMALL = 400 10115 "consumer max request expires needs to be >= 1ms";
     CONSUMER_MAX_DELIVER_BACKOFF = 400 10116 "max deliver is required to be > length of backoff values";
-    STREAM_MAX_STREAM_BYTES_EXCEEDED = 500 10122 "stream max bytes exceeds account limit max stream bytes";
+    STREAM_MAX_STREAM_BYTES_EXCEEDED = 400 10122 "stream max bytes exceeds account limit max stream bytes";
     CONSUMER_REPLICAS_EXCEEDS_STREAM = 400 10126 "consumer config replica count exceeds parent stream";
     CONSUMER_NAME_PATH_SEPARATORS = 400 10127 "Consumer name can not contain path separators";
     STREAM_NAME_PATH_SEPARATORS = 400 10128 "Stream name can not contain path separators";
