@@ -1,1 +1,23 @@
-//! Placeholder.
+//! What a stream, a consumer, a subject index and a catalogue *are*, and what their durability means.
+//!
+//! Pure: no runtime, no file system, no clock, no randomness (invariant I-1). Time and bytes come in as
+//! arguments, decisions go out as data.
+
+pub mod ack_gate;
+pub mod catalog;
+pub mod clock;
+pub mod codec;
+pub mod consumer;
+pub mod durability;
+pub mod flush_policy;
+pub mod frame;
+pub mod hash;
+pub mod ids;
+pub mod interest;
+pub mod invariants;
+pub mod recovery;
+pub mod seq_set;
+pub mod stream;
+pub mod subject_index;
+pub mod subject_match;
+pub mod watermark;

@@ -1,0 +1,190 @@
+//! The few headers that decide about a publish, found in one pass over the block.
+//!
+//! Names are matched by case, as nats-server does. The block is kept as it came.
+
+use super::ttl::Ttl;
+
+/// Name and value of each line of a header block; the status line is skipped.
+#[derive(Clone, Debug)]
+pub struct HeaderLines<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> HeaderLines<'a> {
+    /// Over a block that starts with `NATS/1.0` and ends with a blank line.
+    pub fn new(block: &'a [u8]) -> Self {
+        let rest = match memchr::memchr(b'\n', block) {
+            Some(end) => &block[end + 1..],
+            None => &[],
+        };
+        Self { rest }
+    }
+}
+
+impl<'a> Iterator for HeaderLines<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.rest.is_empty() {
+                return None;
+            }
+            let (line, rest) = match memchr::memchr(b'\n', self.rest) {
+                Some(end) => (&self.rest[..end], &self.rest[end + 1..]),
+                None => (self.rest, &[][..]),
+            };
+            self.rest = rest;
+            if let Some(colon) = memchr::memchr(b':', line) {
+                return Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()));
+            }
+        }
+    }
+}
+
+/// A header of ours that is present with a value that is not what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadHeader {
+    LastSequence,
+    LastSubjectSequence,
+    Ttl,
+}
+
+/// What a publish's headers ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PublishHeaders<'a> {
+    /// `Nats-Msg-Id`.
+    pub msg_id: Option<&'a [u8]>,
+    /// `Nats-Expected-Stream`.
+    pub expected_stream: Option<&'a [u8]>,
+    /// `Nats-Expected-Last-Sequence`.
+    pub expected_last_seq: Option<u64>,
+    /// `Nats-Expected-Last-Subject-Sequence`.
+    pub expected_last_subject_seq: Option<u64>,
+    /// `Nats-Expected-Last-Subject-Sequence-Subject`.
+    pub expected_last_subject: Option<&'a [u8]>,
+    /// `Nats-Expected-Last-Msg-Id`.
+    pub expected_last_msg_id: Option<&'a [u8]>,
+    /// `Nats-Rollup`.
+    pub rollup: Option<&'a [u8]>,
+    /// `Nats-TTL`.
+    pub ttl: Option<Ttl>,
+    /// `Nats-Batch-Id`: an atomic batch's message must not pass as a plain one.
+    pub batch_id: Option<&'a [u8]>,
+    pub(super) bad: Option<BadHeader>,
+}
+
+impl<'a> PublishHeaders<'a> {
+    /// Scans a block. The first occurrence of a name counts.
+    pub fn scan(block: &'a [u8]) -> Self {
+        let mut found = Self::default();
+        if block.is_empty() {
+            return found;
+        }
+        for (name, value) in HeaderLines::new(block) {
+            let Some(name) = name.strip_prefix(b"Nats-") else {
+                continue;
+            };
+            // An empty value counts as absent, as it does for nats-server.
+            if value.is_empty() {
+                continue;
+            }
+            match name {
+                b"Msg-Id" => found.msg_id = found.msg_id.or(Some(value)),
+                b"Expected-Stream" => {
+                    found.expected_stream = found.expected_stream.or(Some(value));
+                }
+                b"Expected-Last-Sequence" if found.expected_last_seq.is_none() => {
+                    found.expected_last_seq = number(value);
+                    if found.expected_last_seq.is_none() {
+                        found.bad = Some(BadHeader::LastSequence);
+                    }
+                }
+                b"Expected-Last-Subject-Sequence" if found.expected_last_subject_seq.is_none() => {
+                    found.expected_last_subject_seq = number(value);
+                    if found.expected_last_subject_seq.is_none() {
+                        found.bad = Some(BadHeader::LastSubjectSequence);
+                    }
+                }
+                b"Expected-Last-Subject-Sequence-Subject" => {
+                    found.expected_last_subject = found.expected_last_subject.or(Some(value));
+                }
+                b"Expected-Last-Msg-Id" => {
+                    found.expected_last_msg_id = found.expected_last_msg_id.or(Some(value));
+                }
+                b"Rollup" => found.rollup = found.rollup.or(Some(value)),
+                b"TTL" if found.ttl.is_none() => {
+                    found.ttl = Ttl::parse(value);
+                    if found.ttl.is_none() {
+                        found.bad = Some(BadHeader::Ttl);
+                    }
+                }
+                b"Batch-Id" => found.batch_id = found.batch_id.or(Some(value)),
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+fn number(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// The value of `Nats-Msg-Id`, for `apply` and rebuild.
+pub(super) fn msg_id(block: &[u8]) -> Option<&[u8]> {
+    HeaderLines::new(block)
+        .find(|(name, value)| *name == b"Nats-Msg-Id" && !value.is_empty())
+        .map(|(_, value)| value)
+}
+
+/// The value of `Nats-TTL`, for `apply` and rebuild.
+pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
+    HeaderLines::new(block)
+        .find(|(name, _)| *name == b"Nats-TTL")
+        .and_then(|(_, v)| Ttl::parse(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_found_by_their_exact_names() {
+        let block = b"NATS/1.0\r\nX: y\r\nnats-msg-id: no\r\nNats-Msg-Id:  id 1 \r\n\
+            Nats-Expected-Last-Sequence: 7\r\nNats-Rollup: sub\r\nNats-Msg-Id: two\r\n\r\n";
+        let found = PublishHeaders::scan(block);
+        assert_eq!(found.msg_id, Some(&b"id 1"[..]));
+        assert_eq!(found.expected_last_seq, Some(7));
+        assert_eq!(found.rollup, Some(&b"sub"[..]));
+        assert_eq!(found.expected_stream, None);
+        assert_eq!(found.bad, None);
+        assert_eq!(msg_id(block), Some(&b"id 1"[..]));
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_noted() {
+        for value in ["-1", "x", "1 2", "99999999999999999999"] {
+            let block = format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {value}\r\n\r\n");
+            assert_eq!(
+                PublishHeaders::scan(block.as_bytes()).bad,
+                Some(BadHeader::LastSequence)
+            );
+        }
+    }
+
+    #[test]
+    fn odd_blocks_yield_nothing() {
+        for block in [
+            &b""[..],
+            b"NATS/1.0",
+            b"NATS/1.0\r\n\r\n",
+            b"\n:\n::\n",
+            b"Nats-Msg-Id: x",
+        ] {
+            assert_eq!(PublishHeaders::scan(block), PublishHeaders::default());
+        }
+    }
+}

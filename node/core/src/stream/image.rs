@@ -1,0 +1,331 @@
+//! The state image of a checkpoint, and the rebuild of what it leaves out.
+//!
+//! An image holds everything that cannot be derived from live messages. Subject index, TTLs and the ids of
+//! live messages are rebuilt from block frames; counts and digest prove the result.
+//!
+//! | part | encoding |
+//! |---|---|
+//! | magic | `HWST` |
+//! | version | u8 = 1 |
+//! | head | length, JSON |
+//! | last message id | tag u8, then length and bytes if 1 |
+//! | deleted runs | count, then (gap, length) pairs as varints |
+//! | ids of removed messages | count, then (id, seq, ts) |
+//! | consumers | length, bytes |
+//! | crc | CRC32C of all before, u32 |
+
+use std::collections::BTreeSet;
+
+use roaring::RoaringTreemap;
+use serde::{Deserialize, Serialize};
+
+use super::consumers::ConsumerSet;
+use super::dedup::{DedupWindow, IdEntry};
+use super::digest::Digest;
+use super::headers;
+use super::limits::Settings;
+use super::state::StreamState;
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::durability::DurabilityState;
+use crate::frame::{Frame, FrameKind, RecordFlags};
+use crate::ids::{Generation, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp};
+use crate::subject_index::SubjectIndex;
+
+/// The version written today.
+pub const IMAGE_VERSION: u8 = 1;
+const MAGIC: &[u8; 4] = b"HWST";
+
+/// Ids of removed messages that an image keeps at most, the newest. Their blocks may be gone, and without
+/// them a publisher's retry after a restart could be stored twice; 65 536 ids are a few MiB.
+const REMOVED_IDS_MAX: usize = 65_536;
+
+/// A rebuilt state that is not the one its image describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the blocks hold {what} {found}, the checkpoint says {expected}")]
+pub struct Mismatch {
+    /// What differs.
+    pub what: &'static str,
+    /// What the image says.
+    pub expected: u64,
+    /// What the blocks hold.
+    pub found: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    id: StreamId,
+    settings: Settings,
+    config_json: String,
+    generation: Generation,
+    created: Timestamp,
+    durability: DurabilityState,
+    first_seq: StreamSeq,
+    last_seq: StreamSeq,
+    messages: u64,
+    bytes: u64,
+    last_ts: Timestamp,
+    log_time: Timestamp,
+    digest: u64,
+    term: Term,
+    ordinal: Ordinal,
+    applied: LogPosition,
+    removed: bool,
+}
+
+/// Counts taken while block frames come in.
+#[derive(Debug, Default)]
+pub(super) struct Rebuild {
+    next: StreamSeq,
+    messages: u64,
+    bytes: u64,
+    digest: Digest,
+    ids: Vec<IdEntry>,
+}
+
+impl StreamState {
+    /// The image. Equal states have equal images.
+    pub fn image(&self) -> Vec<u8> {
+        let head = Head {
+            id: self.id,
+            settings: self.settings.clone(),
+            config_json: self.config_json.clone(),
+            generation: self.generation,
+            created: self.created,
+            durability: self.durability.clone(),
+            first_seq: self.first_seq,
+            last_seq: self.last_seq,
+            messages: self.messages,
+            bytes: self.bytes,
+            last_ts: self.last_ts,
+            log_time: self.log_time,
+            digest: self.digest.raw(),
+            term: self.term,
+            ordinal: self.ordinal,
+            applied: self.applied,
+            removed: self.removed,
+        };
+        let mut out = Writer::new();
+        out.raw(MAGIC);
+        out.u8(IMAGE_VERSION);
+        out.bytes(
+            &serde_json::to_vec(&head)
+                .expect("numbers, strings and maps with number keys serialize"),
+        );
+        match &self.last_msg_id {
+            None => out.u8(0),
+            Some(id) => {
+                out.u8(1);
+                out.bytes(id);
+            }
+        }
+        write_runs(&self.deleted, &mut out);
+        let mut removed: Vec<&IdEntry> = self
+            .dedup
+            .entries()
+            .rev()
+            .filter(|entry| !self.is_live(entry.seq))
+            .take(REMOVED_IDS_MAX)
+            .collect();
+        removed.reverse();
+        out.varint(removed.len() as u64);
+        for entry in removed {
+            out.bytes(&entry.id);
+            out.varint(entry.seq.get());
+            out.varint(entry.ts.get());
+        }
+        out.bytes(&self.consumers.image());
+        let crc = crc32c::crc32c(out.written());
+        out.raw(&crc.to_le_bytes());
+        out.finish()
+    }
+
+    /// Reads an image. The result must be given every message frame of the blocks
+    /// ([`StreamState::rebuild`], oldest first) and then [`StreamState::finish_rebuild`].
+    pub fn from_image(image: &[u8]) -> Result<Self, DecodeError> {
+        let (content, crc) = image
+            .split_last_chunk::<4>()
+            .ok_or(DecodeError::Truncated(image.len()))?;
+        if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
+            return Err(DecodeError::Unknown("state image: crc mismatch"));
+        }
+        let mut read = Reader::new(content);
+        if read.raw(4)? != MAGIC {
+            return Err(DecodeError::Unknown("state image: magic"));
+        }
+        if read.u8()? != IMAGE_VERSION {
+            return Err(DecodeError::Unknown("state image: version"));
+        }
+        let head: Head = serde_json::from_slice(read.bytes()?)
+            .map_err(|_| DecodeError::Unknown("state image: head"))?;
+        let last_msg_id = match read.u8()? {
+            0 => None,
+            1 => Some(read.bytes()?.into()),
+            _ => return Err(DecodeError::Unknown("state image: last message id")),
+        };
+        let deleted = read_runs(&mut read)?;
+        let mut ids = Vec::new();
+        for _ in 0..read.count()? {
+            let id = read.bytes()?.into();
+            let (seq, ts) = (
+                StreamSeq::new(read.varint()?),
+                Timestamp::new(read.varint()?),
+            );
+            ids.push(IdEntry { id, seq, ts });
+        }
+        let consumers = ConsumerSet::from_image(read.bytes()?)
+            .map_err(|_| DecodeError::Unknown("state image: consumers"))?;
+        read.end()?;
+        let state = Self {
+            id: head.id,
+            settings: head.settings,
+            config_json: head.config_json,
+            generation: head.generation,
+            created: head.created,
+            durability: head.durability,
+            first_seq: head.first_seq,
+            last_seq: head.last_seq,
+            messages: head.messages,
+            bytes: head.bytes,
+            last_ts: head.last_ts,
+            log_time: head.log_time,
+            last_msg_id,
+            deleted,
+            digest: Digest::from_raw(head.digest),
+            subjects: SubjectIndex::new(),
+            dedup: DedupWindow::default(),
+            ttls: BTreeSet::new(),
+            consumers,
+            term: head.term,
+            ordinal: head.ordinal,
+            applied: head.applied,
+            removed: head.removed,
+            damaged: None,
+            rebuild: Some(Box::new(Rebuild {
+                ids,
+                ..Rebuild::default()
+            })),
+        };
+        state.check_counters()?;
+        Ok(state)
+    }
+
+    fn check_counters(&self) -> Result<(), DecodeError> {
+        let span = self
+            .last_seq
+            .get()
+            .checked_add(1)
+            .and_then(|end| end.checked_sub(self.first_seq.get()));
+        let inside = |seq: u64| seq > self.first_seq.get() && seq <= self.last_seq.get();
+        let fits = span.and_then(|span| span.checked_sub(self.deleted.len()))
+            == Some(self.messages)
+            && self.deleted.min().is_none_or(inside)
+            && self.deleted.max().is_none_or(inside);
+        if fits {
+            Ok(())
+        } else {
+            Err(DecodeError::Unknown("state image: counters"))
+        }
+    }
+
+    /// Takes in one frame found in the blocks. Frames must come oldest first; what is no message, not
+    /// live, beyond the image, or was seen before, is passed over.
+    pub fn rebuild(&mut self, frame: &Frame) {
+        let header = frame.header();
+        if header.kind != FrameKind::Messages || header.stream != self.id {
+            return;
+        }
+        let Some(mut counts) = self.rebuild.take() else {
+            return;
+        };
+        for record in frame.records() {
+            if record.seq > self.last_seq || record.seq < counts.next {
+                continue;
+            }
+            counts.next = record.seq.next();
+            if record.flags.has(RecordFlags::HAS_MSG_ID)
+                && self.log_time.since_ns(record.ts) < self.settings.duplicate_window_ns
+                && let Some(id) = headers::msg_id(record.headers())
+            {
+                counts.ids.push(IdEntry {
+                    id: id.into(),
+                    seq: record.seq,
+                    ts: record.ts,
+                });
+            }
+            if self.is_live(record.seq) {
+                counts.messages += 1;
+                counts.bytes += self.len_of(&record);
+                counts.digest.add(record.seq, record.crc);
+                self.index_derived(&record);
+            }
+        }
+        self.rebuild = Some(counts);
+    }
+
+    /// Ends the rebuild and proves it.
+    ///
+    /// # Errors
+    /// [`Mismatch`] if the live messages found are not those of the image: the replica needs repair.
+    pub fn finish_rebuild(&mut self) -> Result<(), Mismatch> {
+        let Some(counts) = self.rebuild.as_mut() else {
+            return Ok(());
+        };
+        for (what, expected, found) in [
+            ("messages", self.messages, counts.messages),
+            ("bytes", self.bytes, counts.bytes),
+            ("digest", self.digest.raw(), counts.digest.raw()),
+        ] {
+            if expected != found {
+                return Err(Mismatch {
+                    what,
+                    expected,
+                    found,
+                });
+            }
+        }
+        let mut ids = std::mem::take(&mut counts.ids);
+        ids.sort_by_key(|entry| entry.seq);
+        ids.dedup_by_key(|entry| entry.seq);
+        for IdEntry { id, seq, ts } in ids {
+            self.dedup.insert(&id, seq, ts);
+        }
+        self.dedup
+            .expire(self.log_time, self.settings.duplicate_window_ns);
+        self.rebuild = None;
+        Ok(())
+    }
+}
+
+/// Runs rather than a bitmap's own serialisation: the same set has one encoding, however it came about.
+fn write_runs(set: &RoaringTreemap, out: &mut Writer) {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for seq in set {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == seq => *len += 1,
+            _ => runs.push((seq, 1)),
+        }
+    }
+    out.varint(runs.len() as u64);
+    let mut end = 0;
+    for (first, len) in runs {
+        out.varint(first - end);
+        out.varint(len);
+        end = first + len;
+    }
+}
+
+fn read_runs(read: &mut Reader<'_>) -> Result<RoaringTreemap, DecodeError> {
+    const BAD: DecodeError = DecodeError::Unknown("state image: deleted runs");
+    let mut set = RoaringTreemap::new();
+    let mut end = 0u64;
+    for _ in 0..read.count()? {
+        let first = end.checked_add(read.varint()?).ok_or(BAD)?;
+        let len = read.varint()?;
+        end = first.checked_add(len).ok_or(BAD)?;
+        if len == 0 {
+            return Err(BAD);
+        }
+        set.insert_range(first..end);
+    }
+    Ok(set)
+}

@@ -1,0 +1,59 @@
+//! Per-message time to live.
+
+use crate::durability::parse_go_duration_ns;
+use crate::ids::Timestamp;
+
+/// Shortest TTL accepted.
+const TTL_NS_MIN: u64 = 1_000_000_000;
+
+/// Value of `Nats-TTL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// Kept whatever the stream's age limit says.
+    Never,
+    /// Removed this many ns after its time.
+    After(u64),
+}
+
+impl Ttl {
+    /// Seconds as an integer, a Go duration of at least a second, or `never`.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(value).ok()?;
+        if text.eq_ignore_ascii_case("never") {
+            return Some(Self::Never);
+        }
+        let ns = match text.parse::<u64>() {
+            Ok(seconds) => seconds.checked_mul(1_000_000_000)?,
+            Err(_) => parse_go_duration_ns(text)?,
+        };
+        (ns >= TTL_NS_MIN).then_some(Self::After(ns))
+    }
+
+    /// When a message of this time is due, if ever.
+    pub fn deadline(self, ts: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Never => None,
+            Self::After(ns) => Some(ts.plus_ns(ns)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ttl;
+
+    #[test]
+    fn ttl_values() {
+        for (text, expected) in [
+            ("never", Some(Ttl::Never)),
+            ("5", Some(Ttl::After(5_000_000_000))),
+            ("1m", Some(Ttl::After(60_000_000_000))),
+            ("999ms", None),
+            ("0", None),
+            ("-1", None),
+            ("soon", None),
+        ] {
+            assert_eq!(Ttl::parse(text.as_bytes()), expected, "{text}");
+        }
+    }
+}
