@@ -108,17 +108,20 @@ fn watches_api(filter: &[u8]) -> bool {
     subject::overlaps(filter, b"$JS.>")
 }
 
+/// Filters or their parents, counted.
+type Counts = HashMap<Box<[u8]>, u32>;
+
 /// Filters whose last token is literal: they tell apart what lies below one parent, say two replies of one inbox.
 #[derive(Debug, Default)]
 struct SingledOut {
     /// Literal filters, counted by their parent.
-    literal: HashMap<Box<[u8]>, u32>,
+    literal: Counts,
     /// Filters with a wildcard before their literal last token.
-    odd: HashMap<Box<[u8]>, u32>,
+    odd: Counts,
 }
 
 impl SingledOut {
-    fn table(&mut self, filter: &[u8]) -> Option<(&mut HashMap<Box<[u8]>, u32>, Box<[u8]>)> {
+    fn table(&mut self, filter: &[u8]) -> Option<(&mut Counts, Box<[u8]>)> {
         let parent = parent(filter).unwrap_or_default();
         let last = &filter[parent.len()..];
         if last == b"*" || last == b">" {

@@ -155,7 +155,7 @@ impl Session {
             return ControlFlow::Break(());
         }
         self.pings_unanswered += 1;
-        self.conn.send_control(|bytes| encode::ping(bytes));
+        self.conn.send_control(encode::ping);
         ControlFlow::Continue(())
     }
 
@@ -215,7 +215,7 @@ impl Session {
             }
             ClientOp::Unsub { sid, max } => self.broker.unsubscribe(&self.conn, sid, max),
             ClientOp::Ping => {
-                self.conn.send_control(|bytes| encode::pong(bytes));
+                self.conn.send_control(encode::pong);
                 if self.conn.greet() {
                     let info = self.broker.info(&self.conn, true);
                     self.conn.send_control(|bytes| encode::info(bytes, &info));
@@ -253,7 +253,7 @@ impl Session {
 
     fn confirm(&self) {
         if self.verbose {
-            self.conn.send_control(|bytes| encode::ok(bytes));
+            self.conn.send_control(encode::ok);
         }
     }
 
