@@ -11,6 +11,7 @@
 
 mod codec;
 mod config;
+mod from_api;
 mod image;
 mod op;
 mod pump;
@@ -22,6 +23,7 @@ mod window;
 
 pub use codec::Malformed;
 pub use config::{AckPolicy, ConsumerConfig, DeliverPolicy, Filters, UpdateRefusal};
+pub use from_api::Unsupported;
 pub use op::{
     ConsumerId, ConsumerOp, CreateConsumer, DeliveredRun, SeqRun, StartAt, UpdateConsumer,
     decode_ops, encode_ops,

@@ -7,7 +7,9 @@
 //!
 //! What the log decides and what it does not is the pump's [`Tracking`].
 
+mod acks;
 mod cursor;
+mod flight;
 mod requests;
 mod timers;
 mod turn;
@@ -254,6 +256,9 @@ pub struct ConsumerPump {
     ack_all_through: StreamSeq,
     next_token: u64,
     resync: bool,
+    /// Something was refused since the last poll.
+    refused: bool,
+    hold_until: Option<Timestamp>,
     backlog: bool,
     deleting: bool,
     last_activity: Timestamp,
@@ -287,6 +292,8 @@ impl ConsumerPump {
             ack_all_through: StreamSeq::ZERO,
             next_token: 0,
             resync: false,
+            refused: false,
+            hold_until: None,
             backlog: false,
             deleting: false,
             last_activity: now,
@@ -365,11 +372,12 @@ impl ConsumerPump {
     /// When [`Self::poll`] has something to do without further input; [`Timestamp::ZERO`] is "at once".
     pub fn next_deadline(&self, state: &ConsumerState) -> Option<Timestamp> {
         let state = self.state(state);
-        if !self.arrivals.is_empty() {
+        if !self.arrivals.is_empty() || self.refused {
             return Some(Timestamp::ZERO);
         }
         if self.is_blocked() {
-            return self.requests.deadline();
+            let held = self.hold_until;
+            return [self.requests.deadline(), held].into_iter().flatten().min();
         }
         if self.backlog || self.resync || !self.acks.is_empty() {
             return Some(Timestamp::ZERO);

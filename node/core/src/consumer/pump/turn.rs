@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::op::{ConsumerOp, DeliveredRun, SeqRun};
+use super::super::op::{ConsumerOp, SeqRun};
 use super::super::state::ConsumerState;
 use super::super::status::Status;
 use super::super::view::MessageView;
+use super::flight::delivered_runs;
 use super::requests::Ending;
-use super::{
-    Ack, AckVerb, Assigned, ConsumerEvent, ConsumerPump, Cursor, Delivery, InFlight, PullRequest,
-    PumpAction, Timers, Token, Tracking, settles_all,
-};
-use crate::ids::{ConsumerSeq, StreamSeq, Timestamp};
+use super::{Ack, Assigned, ConsumerEvent, ConsumerPump, Cursor, PullRequest, PumpAction, Timers};
+use crate::ids::{StreamSeq, Timestamp};
 
 /// Messages handed out in one turn; more is left for the next one, so that other work gets its share.
 const TURN_MAX: usize = 1024;
@@ -21,22 +19,25 @@ const SKIP_AFTER: u64 = 65_536;
 /// Proposals of one consumer in flight at most; further work waits and goes with the next one.
 const IN_FLIGHT_MAX: usize = 32;
 
+/// How long to leave the log alone after it refused something: it is full or about to change leaders.
+const REFUSED_PAUSE_NS: u64 = 2_000_000;
+
 /// What a turn decided, before it becomes a proposal.
 #[derive(Default)]
-struct Decided {
-    acks: Vec<Ack>,
-    replies: Vec<bytes::Bytes>,
-    acked: Vec<StreamSeq>,
-    ack_all: Option<StreamSeq>,
-    naks: BTreeMap<Timestamp, Vec<StreamSeq>>,
-    terminated: Vec<StreamSeq>,
-    progress: Vec<StreamSeq>,
-    exhausted: Vec<StreamSeq>,
-    settling: Vec<StreamSeq>,
-    events: Vec<ConsumerEvent>,
-    deliveries: Vec<Assigned>,
-    skip: Option<StreamSeq>,
-    delete: bool,
+pub(super) struct Decided {
+    pub(super) acks: Vec<Ack>,
+    pub(super) replies: Vec<bytes::Bytes>,
+    pub(super) acked: Vec<StreamSeq>,
+    pub(super) ack_all: Option<StreamSeq>,
+    pub(super) naks: BTreeMap<Timestamp, Vec<StreamSeq>>,
+    pub(super) terminated: Vec<StreamSeq>,
+    pub(super) progress: Vec<StreamSeq>,
+    pub(super) exhausted: Vec<StreamSeq>,
+    pub(super) settling: Vec<StreamSeq>,
+    pub(super) events: Vec<ConsumerEvent>,
+    pub(super) deliveries: Vec<Assigned>,
+    pub(super) skip: Option<StreamSeq>,
+    pub(super) delete: bool,
 }
 
 impl Decided {
@@ -109,6 +110,10 @@ impl ConsumerPump {
         let mut local = self.local.take();
         let current = local.as_ref().unwrap_or(state);
         self.backlog = false;
+        if std::mem::take(&mut self.refused) {
+            self.hold_until = Some(now.plus_ns(REFUSED_PAUSE_NS));
+        }
+        self.hold_until = self.hold_until.filter(|until| *until > now);
         if self.resync && self.in_flight.is_empty() {
             self.resynchronize(current);
         }
@@ -172,36 +177,10 @@ impl ConsumerPump {
         self.local = local;
     }
 
-    /// The proposal's entry was applied to `state`.
-    pub fn applied(
-        &mut self,
-        token: Token,
-        state: &ConsumerState,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
-        let local = self.local.take();
-        self.land(token, local.as_ref().unwrap_or(state), now, out);
-        self.local = local;
-    }
-
-    /// The proposal's entry is void, and so is every one behind it: their tokens are refused as well, or were
-    /// applied before. The acks are proposed again, the messages handed out again.
-    pub fn refused(&mut self, token: Token) {
-        let Some(flight) = self.take_flight(token) else {
-            return;
-        };
-        for assigned in &flight.deliveries {
-            self.requests.give_back(assigned.request, assigned.bytes);
-        }
-        self.refused_acks.extend(flight.acks);
-        self.deleting &= !flight.deletes;
-        self.resync = true;
-    }
-
     /// Whether a new proposal must wait for one in flight.
     pub(super) fn is_blocked(&self) -> bool {
-        (self.resync && !self.in_flight.is_empty()) || self.in_flight.len() >= IN_FLIGHT_MAX
+        let held = self.refused || self.hold_until.is_some();
+        held || (self.resync && !self.in_flight.is_empty()) || self.in_flight.len() >= IN_FLIGHT_MAX
     }
 
     fn resynchronize(&mut self, state: &ConsumerState) {
@@ -216,118 +195,6 @@ impl ConsumerPump {
             self.acks.push_front(ack);
         }
         self.resync = false;
-    }
-
-    fn take_acks(
-        &mut self,
-        state: &ConsumerState,
-        now: Timestamp,
-        decided: &mut Decided,
-        out: &mut Vec<PumpAction>,
-    ) {
-        while let Some(ack) = self.acks.pop_front() {
-            if let AckVerb::Next(request) = &ack.verb {
-                let request = request.clone();
-                self.arrivals.push_back(request);
-            }
-            let takes_effect = self.take_ack(&ack, state, now, decided);
-            if let Some(to) = &ack.reply {
-                if takes_effect {
-                    decided.replies.push(to.clone());
-                } else if !decided.acks.is_empty() {
-                    // It may repeat one of this turn, or one that is still on its way: confirmed with that one.
-                    decided.replies.push(to.clone());
-                    decided.acks.push(without_pull(ack));
-                    continue;
-                } else if let Some(flight) = self.in_flight.back_mut() {
-                    flight.replies.push(to.clone());
-                    flight.acks.push(without_pull(ack));
-                    continue;
-                } else {
-                    out.push(PumpAction::AckReply { to: to.clone() });
-                }
-            }
-            if takes_effect {
-                decided.acks.push(without_pull(ack));
-            }
-        }
-    }
-
-    /// Whether the ack changes anything.
-    fn take_ack(
-        &mut self,
-        ack: &Ack,
-        state: &ConsumerState,
-        now: Timestamp,
-        decided: &mut Decided,
-    ) -> bool {
-        let seq = ack.seq;
-        if !state.config().tracks_acks() {
-            return false;
-        }
-        let entry = state.pending(seq);
-        let sent_ahead =
-            entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
-        let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
-        if acked && settles_all(state.config()) {
-            let through = seq.min(StreamSeq::new(
-                self.cursor.position().get().saturating_sub(1),
-            ));
-            if through <= self.ack_all_through || through <= state.ack_floor().stream {
-                return false;
-            }
-            self.ack_all_through = through;
-            decided.ack_all = Some(through);
-            return true;
-        }
-        if entry.is_none() && !sent_ahead {
-            let late = acked || matches!(ack.verb, AckVerb::Term { .. });
-            if late && state.is_exhausted(seq) {
-                decided.acked.push(seq);
-                return true;
-            }
-            return false;
-        }
-        if self.settling.contains(&seq) {
-            return false;
-        }
-        let deliveries = entry.map_or(1, |entry| entry.deliveries);
-        match &ack.verb {
-            AckVerb::Ack | AckVerb::Next(_) => {
-                decided.acked.push(seq);
-                self.settle_in(seq, decided);
-            }
-            AckVerb::Term { reason } => {
-                decided.terminated.push(seq);
-                decided.events.push(ConsumerEvent::Terminated {
-                    seq,
-                    cseq: ack.cseq,
-                    deliveries,
-                    reason: reason.clone(),
-                });
-                self.settle_in(seq, decided);
-            }
-            AckVerb::Nak { delay_ns } => {
-                // A message on its way to be sent again needs no further push.
-                if self.redelivering.contains(&seq) {
-                    return false;
-                }
-                let due = now.plus_ns(delay_ns.unwrap_or(0));
-                decided.naks.entry(due).or_default().push(seq);
-                decided.events.push(ConsumerEvent::Naked {
-                    seq,
-                    cseq: ack.cseq,
-                    deliveries,
-                });
-            }
-            AckVerb::Progress => decided.progress.push(seq),
-        }
-        true
-    }
-
-    fn settle_in(&mut self, seq: StreamSeq, decided: &mut Decided) {
-        self.settling.insert(seq);
-        decided.settling.push(seq);
     }
 
     /// Moves due messages to the ready queue, or gives them up.
@@ -407,8 +274,26 @@ impl ConsumerPump {
     ) {
         let paused = state.config().pause_until.is_some_and(|until| until > now);
         self.requests.set_paused(paused);
+        if !paused {
+            self.hand_out(state, view, now, decided, out);
+        }
+        if self.requests.wants() && !self.backlog {
+            self.requests.end_no_wait(out);
+        }
+        self.note_skip(state, decided);
+    }
+
+    /// Gives messages to requests, until one or the other runs out.
+    fn hand_out(
+        &mut self,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+        decided: &mut Decided,
+        out: &mut Vec<PumpAction>,
+    ) {
         let mut new_in_turn = 0;
-        while !paused {
+        loop {
             let Some((request, waiting)) = self.requests.front() else {
                 return;
             };
@@ -424,7 +309,7 @@ impl ConsumerPump {
                 None => None,
             };
             let Some(seq) = candidate else {
-                break;
+                return;
             };
             let bytes = match bytes_left {
                 None => 0,
@@ -468,10 +353,6 @@ impl ConsumerPump {
                 bytes,
             });
         }
-        if self.requests.wants() {
-            self.requests.end_no_wait(out);
-        }
-        self.note_skip(state, decided);
     }
 
     /// The next message to send again.
@@ -528,170 +409,4 @@ impl ConsumerPump {
             decided.delete = true;
         }
     }
-
-    fn enter_flight(
-        &mut self,
-        decided: Decided,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) -> Token {
-        let Decided {
-            acks,
-            replies,
-            acked: _,
-            ack_all: _,
-            naks,
-            terminated: _,
-            progress,
-            exhausted: _,
-            settling,
-            events,
-            deliveries,
-            skip: _,
-            delete,
-        } = decided;
-        self.next_token += 1;
-        let token = Token(self.next_token);
-        let new_count = deliveries
-            .iter()
-            .filter(|assigned| assigned.is_new())
-            .count();
-        self.new_in_flight += new_count;
-        self.deleting |= delete;
-        let redelivering = deliveries
-            .iter()
-            .filter(|assigned| !assigned.is_new())
-            .map(|assigned| assigned.seq)
-            .collect();
-        let timed = naks
-            .into_values()
-            .flatten()
-            .chain(progress)
-            .chain(deliveries.iter().map(|assigned| assigned.seq))
-            .collect();
-        let deliveries = if self.tracking == Tracking::LoggedAfter {
-            for assigned in &deliveries {
-                self.send(assigned, now, out);
-            }
-            Vec::new()
-        } else {
-            deliveries
-        };
-        self.in_flight.push_back(InFlight {
-            token,
-            deliveries,
-            new_count,
-            acks,
-            replies,
-            settling,
-            redelivering,
-            timed,
-            events,
-            deletes: delete,
-        });
-        token
-    }
-
-    fn take_flight(&mut self, token: Token) -> Option<InFlight> {
-        let at = self
-            .in_flight
-            .iter()
-            .position(|flight| flight.token == token)?;
-        let flight = self.in_flight.remove(at)?;
-        self.new_in_flight -= flight.new_count;
-        for seq in &flight.settling {
-            self.settling.remove(seq);
-        }
-        for seq in &flight.redelivering {
-            self.redelivering.remove(seq);
-        }
-        Some(flight)
-    }
-
-    fn land(
-        &mut self,
-        token: Token,
-        state: &ConsumerState,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
-        let Some(flight) = self.take_flight(token) else {
-            return;
-        };
-        let tracked = state.config().tracks_acks();
-        if tracked {
-            for seq in &flight.timed {
-                if let Some(entry) = state.pending(*seq) {
-                    self.timers.push(entry.due, *seq);
-                }
-            }
-        }
-        out.extend(flight.events.into_iter().map(PumpAction::Event));
-        out.extend(
-            flight
-                .replies
-                .into_iter()
-                .map(|to| PumpAction::AckReply { to }),
-        );
-        for assigned in &flight.deliveries {
-            let wanted = !tracked || state.pending(assigned.seq).is_some();
-            if wanted {
-                self.send(assigned, now, out);
-            } else {
-                // Acknowledged or removed while its entry was on its way.
-                self.requests.give_back(assigned.request, assigned.bytes);
-                self.requests.settle(assigned.request, out);
-            }
-        }
-    }
-
-    fn send(&mut self, assigned: &Assigned, now: Timestamp, out: &mut Vec<PumpAction>) {
-        let Assigned {
-            request,
-            seq,
-            cseq,
-            deliveries,
-            pending,
-            bytes: _,
-        } = *assigned;
-        // Without the request the message is pending all the same, and comes back after its wait.
-        if let Some(to) = self.requests.sent(request, now) {
-            out.push(PumpAction::Deliver(Delivery {
-                to,
-                seq,
-                cseq,
-                deliveries,
-                pending,
-            }));
-            self.requests.settle(request, out);
-        }
-    }
-}
-
-/// The ack alone: a pull that came with it has arrived already.
-fn without_pull(ack: Ack) -> Ack {
-    let verb = match ack.verb {
-        AckVerb::Next(_) => AckVerb::Ack,
-        verb => verb,
-    };
-    Ack { verb, ..ack }
-}
-
-fn delivered_runs(deliveries: &[Assigned]) -> Vec<DeliveredRun> {
-    let mut runs: Vec<DeliveredRun> = Vec::new();
-    for assigned in deliveries {
-        let follows = |run: &DeliveredRun| {
-            run.seq.get() + run.len == assigned.seq.get()
-                && run.cseq.get() + run.len == assigned.cseq.get()
-        };
-        match runs.last_mut() {
-            Some(run) if follows(run) => run.len += 1,
-            _ => runs.push(DeliveredRun {
-                seq: assigned.seq,
-                cseq: ConsumerSeq::new(assigned.cseq.get()),
-                len: 1,
-            }),
-        }
-    }
-    runs
 }

@@ -97,10 +97,10 @@ impl Clients {
                     *count = delivery.deliveries;
                     self.held.push(seq);
                 }
-                PumpAction::Status { to, status } => {
-                    if !matches!(status, Status::IdleHeartbeat { .. }) {
-                        self.closed.insert(String::from_utf8(to.to_vec()).unwrap());
-                    }
+                PumpAction::Status { to, status }
+                    if !matches!(status, Status::IdleHeartbeat { .. }) =>
+                {
+                    self.closed.insert(String::from_utf8(to.to_vec()).unwrap());
                 }
                 _ => {}
             }

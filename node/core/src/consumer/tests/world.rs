@@ -89,6 +89,7 @@ pub(super) struct World {
     pub(super) log: VecDeque<(Token, Vec<ConsumerOp>)>,
     pub(super) actions: Vec<PumpAction>,
     pub(super) effects: ConsumerEffects,
+    refused: bool,
 }
 
 pub(super) fn explicit() -> ConsumerConfig {
@@ -144,6 +145,7 @@ impl World {
             log: VecDeque::new(),
             actions: Vec::new(),
             effects,
+            refused: false,
         }
     }
 
@@ -211,6 +213,7 @@ impl World {
     }
 
     pub(super) fn refuse_all(&mut self) {
+        self.refused = true;
         for (token, _) in std::mem::take(&mut self.log) {
             self.pump.refused(token);
         }
@@ -247,8 +250,14 @@ impl World {
                 .set
                 .get(self.id)
                 .and_then(|state| self.pump.next_deadline(state));
-            let at_once = deadline.is_some_and(|deadline| deadline.get() <= self.now);
+            // After a refusal the pump pauses for a moment.
+            let patience = if self.refused { 2_000_000 } else { 0 };
+            let at_once = deadline.is_some_and(|deadline| deadline.get() <= self.now + patience);
+            self.now = self
+                .now
+                .max(deadline.filter(|_| at_once).map_or(0, Timestamp::get));
             if !self.apply_one() && !at_once {
+                self.refused = false;
                 return std::mem::take(&mut self.actions);
             }
             if self.set.get(self.id).is_none() {
