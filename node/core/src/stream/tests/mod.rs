@@ -1,0 +1,6 @@
+//! Tests of admission and `apply` together, through a leader and replicas that share one log.
+
+mod admission;
+mod apply;
+mod model;
+mod world;
