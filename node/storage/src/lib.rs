@@ -4,5 +4,13 @@
 //! Everything is written against [`disk::Disk`]; only `disk/real.rs` names the operating system's files.
 //! `docs/formats/` has the byte tables.
 
+pub mod blocks;
+pub mod checkpoint;
 pub mod disk;
+pub mod dump;
+mod envelope;
+pub mod flusher;
+pub mod hard_state;
 pub mod wal;
+
+pub use envelope::FileError;

@@ -213,7 +213,7 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = [
             "37000000",         // len 55
-            "????????",         // crc
+            "6da4564a",         // crc
             "88776655",         // salt, low half
             "00020000",         // synced 4096 / 8
             "01",               // Append

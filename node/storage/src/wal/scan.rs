@@ -119,7 +119,6 @@ pub(crate) struct FoundSegment {
 struct Stop {
     bad: Option<(u32, u32)>,
     later_records: bool,
-    later_end: bool,
     synced: u64,
 }
 
@@ -273,13 +272,12 @@ pub(crate) struct Walked {
 
 /// Looks for valid records behind the place where the walk ended.
 fn look_behind(bytes: &[u8], salt: u64, walked: &Walked, synced: u64) -> Stop {
-    let mut stop = Stop { bad: walked.bad, later_records: false, later_end: false, synced };
+    let mut stop = Stop { bad: walked.bad, later_records: false, synced };
     let mut at = walked.end as usize + ALIGN;
     while at + HEADER_LEN <= bytes.len() {
         match parse(&bytes[at..], salt) {
             Parsed::Record(found) => {
                 stop.later_records = true;
-                stop.later_end |= found.head.record == RecordType::End;
                 stop.synced = stop.synced.max(found.synced_bytes);
                 at += found.padded_len;
             }
@@ -399,8 +397,6 @@ fn judge(dir: &Path, segments: &[FoundSegment], newest: usize, last_stop: LastSt
         Some("a record or the end of the segment (a newer segment follows)".to_owned())
     } else if found.end < stop.synced {
         Some(format!("a record (synced up to {})", stop.synced))
-    } else if stop.later_end {
-        Some("a record (the segment was ended further on)".to_owned())
     } else if stop.later_records && last_stop == LastStop::PageCacheKept {
         Some("a record (valid ones follow and the page cache was not lost)".to_owned())
     } else {

@@ -68,6 +68,14 @@ impl Script {
                 continue;
             };
             let mut state = history.states.last().cloned().flatten();
+            // One record per entry: a batch may be found in part, as long as it was not promised.
+            if let Call::Append { count, term, len, .. } = call {
+                let mut part = state.clone().unwrap_or_default();
+                for _ in 1..*count {
+                    part.push(*term, *len);
+                    history.states.push(Some(part.clone()));
+                }
+            }
             let number = history.states.len();
             let promise = match call {
                 Call::Append { need: Need::Written, .. } => Arc::clone(&history.promised_written),

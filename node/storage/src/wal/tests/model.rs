@@ -34,6 +34,12 @@ impl ModelGroup {
         self.next.max(1)
     }
 
+    pub(super) fn push(&mut self, term: u64, len: usize) {
+        let next = self.first_next();
+        self.entries.insert(next, (term, len));
+        self.next = next + 1;
+    }
+
     /// Applies a call to the model and performs it on the log.
     pub(super) fn perform(slot: &mut Option<Self>, call: &Call, wal: &Wal, done: Done) {
         match *call {
@@ -41,10 +47,9 @@ impl ModelGroup {
                 let model = slot.get_or_insert_default();
                 let first = model.first_next();
                 let entries = (first..first + count).map(|raw| entry(id, raw, term, len)).collect();
-                for raw in first..first + count {
-                    model.entries.insert(raw, (term, len));
+                for _ in 0..count {
+                    model.push(term, len);
                 }
-                model.next = first + count;
                 wal.append(AppendBatch { group: group(id), entries, need, done });
             }
             Call::Truncate { group: id, back } => {

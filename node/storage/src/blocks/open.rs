@@ -1,0 +1,340 @@
+//! Opening a store: every frame is read and checked, the index built, and what does not count cut off.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_core::frame::{Frame, HEADER_LEN, VERSION};
+use headwater_core::ids::{LogIndex, StreamId};
+
+use super::cache::FramePlace;
+use super::format::{HEADER_PAGE, check_header, marked, parse_name, path};
+use super::job::SyncMark;
+use super::{StoreLog, StoreOptions, StreamStore};
+use crate::checkpoint::{BlockExtent, BlockNumber, Checkpoint};
+use crate::disk::{Disk, read_file};
+use crate::envelope::FileError;
+use crate::wal::LastStop;
+use crate::wal::record::{u32_at, u64_at};
+
+/// A frame beyond the checkpoint of a stream without a log. It is in the store already: apply it, do not push it.
+#[derive(Debug, Clone)]
+pub struct ReplayFrame {
+    /// Its operation: one more than the last, from the checkpoint on.
+    pub index: LogIndex,
+    /// The frame.
+    pub frame: Frame,
+}
+
+/// A torn end that was cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TornBlock {
+    /// The file.
+    pub path: PathBuf,
+    /// Where it was cut.
+    pub offset: u64,
+    /// Bytes that were cut.
+    pub bytes: u64,
+    /// Whether whole frames lay behind the bad one: several unsynced writes, kept in part.
+    pub later_frames: bool,
+}
+
+/// What opening found besides what the checkpoint covers.
+#[derive(Debug, Default)]
+pub struct BlockScan {
+    /// Frames to replay, in order. Empty for a replicated stream.
+    pub replay: Vec<ReplayFrame>,
+    /// Bytes beyond the checkpoint that were cut because the log has them.
+    pub cut_bytes: u64,
+    /// The torn end of a stream without a log.
+    pub torn: Option<TornBlock>,
+}
+
+impl StreamStore {
+    /// Opens the store of `stream` in its directory `dir`, which is created if needed. `visit` gets every frame
+    /// the checkpoint covers, oldest first: what the stream's state is rebuilt from.
+    ///
+    /// # Errors
+    /// [`FileError::Damaged`] for anything that should be there and is not; nothing is changed on disk then.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        stream: StreamId,
+        options: StoreOptions,
+        checkpoint: Option<&Checkpoint>,
+        visit: &mut dyn FnMut(&Frame),
+    ) -> Result<(Self, BlockScan), FileError> {
+        let mut store = Self::empty(disk, dir, stream, options);
+        let blocks_dir = store.blocks_dir.clone();
+        store.disk.create_dir_all(&blocks_dir).map_err(|error| FileError::io("create", &blocks_dir, error))?;
+        if let Some(other) = checkpoint.filter(|checkpoint| checkpoint.stream != stream) {
+            let path = Checkpoint::path(dir);
+            return Err(FileError::damaged(&path, 32, format!("stream {stream}"), format!("stream {}", other.stream)));
+        }
+        let listed = checkpoint.map_or(&[][..], |checkpoint| &checkpoint.blocks);
+        let applied = checkpoint.map(|checkpoint| checkpoint.state.applied.index);
+        let files = list(store.disk.as_ref(), &blocks_dir)?;
+        let mut scan = BlockScan::default();
+        // Read everything before changing anything.
+        let mut tail = None;
+        for extent in listed {
+            let newest = listed.last() == Some(extent);
+            let bytes = store.adopt(*extent, visit)?;
+            if newest {
+                tail = Some(bytes);
+            }
+        }
+        let last = listed.last().map(|extent| extent.block);
+        let beyond: Vec<BlockNumber> = files.iter().copied().filter(|block| last.is_none_or(|last| *block > last)).collect();
+        let forgotten: Vec<BlockNumber> = files
+            .iter()
+            .copied()
+            .filter(|block| last.is_some_and(|last| *block < last) && !listed.iter().any(|extent| extent.block == *block))
+            .collect();
+        let mut changes = Changes { remove: forgotten, cut: None };
+        match store.options.log {
+            StoreLog::Wal => store.cut_to_checkpoint(listed, &beyond, tail, &mut changes, &mut scan)?,
+            StoreLog::Own => store.find_replay(listed, &beyond, tail, applied, &mut changes, &mut scan)?,
+        }
+        store.carry_out(&changes)?;
+        let reached = scan.replay.last().map(|frame| frame.index).or(applied);
+        store.accepted = reached;
+        store.stored = reached;
+        store.synced = reached;
+        store.persisted = applied;
+        store.next_block = files.last().map_or(store.next_block, |last| last.next().max(store.next_block));
+        Ok((store, scan))
+    }
+
+    /// Takes over a block the checkpoint lists. Returns what the file holds beyond the valid length.
+    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(&Frame)) -> Result<Beyond, FileError> {
+        let BlockExtent { block, valid_bytes } = extent;
+        let path = path(&self.blocks_dir, block);
+        let bytes = match read_file(self.disk.as_ref(), &path) {
+            Ok(bytes) => Bytes::from(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(FileError::damaged(&path, 0, format!("a block of {valid_bytes} bytes"), "no file"));
+            }
+            Err(error) => return Err(FileError::io("read", &path, error)),
+        };
+        check_header(&bytes, self.stream, block).map_err(|(at, expected, found)| FileError::damaged(&path, at, expected, found))?;
+        if (bytes.len() as u64) < valid_bytes || valid_bytes < HEADER_PAGE {
+            let found = format!("{} bytes", bytes.len());
+            return Err(FileError::damaged(&path, bytes.len() as u64, format!("{valid_bytes} bytes"), found));
+        }
+        self.add_block(block, valid_bytes, valid_bytes);
+        let valid = bytes.slice(..valid_bytes as usize);
+        let walked = self.walk(block, &valid, HEADER_PAGE, visit);
+        if let Err(Bad { offset, what }) = walked {
+            return Err(FileError::damaged(&path, offset, "a frame the checkpoint covers", what));
+        }
+        let (synced_bytes, ticket) = marked(&bytes, block);
+        self.mark = Some(SyncMark { block, synced_bytes: valid_bytes, ticket: ticket + 1 });
+        Ok(Beyond { block, path, valid_bytes, bytes, synced_bytes })
+    }
+
+    /// Enters the frames of a block from `at` on into the index.
+    fn walk(&mut self, block: BlockNumber, bytes: &Bytes, at: u64, visit: &mut dyn FnMut(&Frame)) -> Result<(), Bad> {
+        let mut at = at as usize;
+        while at < bytes.len() {
+            let frame = frame_at(bytes, at, self.stream).map_err(|what| Bad { offset: at as u64, what })?;
+            self.index(FramePlace { block, offset: at as u32 }, &frame);
+            visit(&frame);
+            at += frame.bytes().len();
+        }
+        Ok(())
+    }
+
+    /// A replicated stream: the log has everything beyond the checkpoint, and replay wants a clean start.
+    fn cut_to_checkpoint(
+        &self,
+        listed: &[BlockExtent],
+        beyond: &[BlockNumber],
+        tail: Option<Beyond>,
+        changes: &mut Changes,
+        scan: &mut BlockScan,
+    ) -> Result<(), FileError> {
+        debug_assert_eq!(listed.is_empty(), tail.is_none());
+        for block in beyond {
+            let path = path(&self.blocks_dir, *block);
+            let file = self.disk.open_read(&path).map_err(|error| FileError::io("open", &path, error))?;
+            scan.cut_bytes += file.len().map_err(|error| FileError::io("read", &path, error))?;
+        }
+        changes.remove.extend_from_slice(beyond);
+        if let Some(tail) = tail.filter(|tail| tail.bytes.len() as u64 > tail.valid_bytes) {
+            scan.cut_bytes += tail.bytes.len() as u64 - tail.valid_bytes;
+            changes.cut = Some(Cut { path: tail.path, len: tail.valid_bytes });
+        }
+        Ok(())
+    }
+
+    /// A stream without a log: what lies beyond the checkpoint is its log.
+    fn find_replay(
+        &mut self,
+        listed: &[BlockExtent],
+        beyond: &[BlockNumber],
+        tail: Option<Beyond>,
+        applied: Option<LogIndex>,
+        changes: &mut Changes,
+        scan: &mut BlockScan,
+    ) -> Result<(), FileError> {
+        let mut next = applied.map_or(LogIndex::new(1), LogIndex::next);
+        let mut previous = listed.last().map(|extent| extent.block);
+        let mut parts = Vec::from_iter(tail);
+        for (nth, block) in beyond.iter().enumerate() {
+            let path = path(&self.blocks_dir, *block);
+            let newest = nth + 1 == beyond.len();
+            if let Some(previous) = previous.filter(|previous| previous.next() != *block && !listed.is_empty()) {
+                let missing = super::format::path(&self.blocks_dir, previous.next());
+                return Err(FileError::damaged(&missing, 0, "a block", "no file"));
+            }
+            previous = Some(*block);
+            let bytes = read_file(self.disk.as_ref(), &path).map_err(|error| FileError::io("read", &path, error))?;
+            let bytes = Bytes::from(bytes);
+            match check_header(&bytes, self.stream, *block) {
+                Ok(()) => {}
+                // A crash while it was being created; no frame was ever confirmed there.
+                Err(_) if newest && bytes.len() as u64 <= HEADER_PAGE => {
+                    changes.remove.push(*block);
+                    continue;
+                }
+                Err((at, expected, found)) => return Err(FileError::damaged(&path, at, expected, found)),
+            }
+            self.add_block(*block, HEADER_PAGE, HEADER_PAGE);
+            let (synced_bytes, ticket) = marked(&bytes, *block);
+            self.mark = Some(SyncMark { block: *block, synced_bytes: HEADER_PAGE, ticket: ticket + 1 });
+            parts.push(Beyond { block: *block, path, valid_bytes: HEADER_PAGE, bytes, synced_bytes });
+        }
+        let count = parts.len();
+        for (nth, part) in parts.into_iter().enumerate() {
+            let newest = nth + 1 == count;
+            let mut found = Vec::new();
+            let walked = self.walk(part.block, &part.bytes, part.valid_bytes, &mut |frame| found.push(frame.clone()));
+            for frame in found {
+                scan.replay.push(ReplayFrame { index: next, frame });
+                next = next.next();
+            }
+            let mut end = part.bytes.len() as u64;
+            if let Err(bad) = walked {
+                end = bad.offset;
+                let torn = self.judge(&part, bad, newest)?;
+                changes.cut = Some(Cut { path: part.path.clone(), len: end });
+                scan.torn = Some(torn);
+            } else if newest {
+                // Durable before anything is built on it: it may be in the page cache only.
+                changes.cut = Some(Cut { path: part.path.clone(), len: end });
+            }
+            if let Some(block) = self.block_mut(part.block) {
+                block.len = end;
+                block.written = end;
+            }
+            if let Some(mark) = self.mark.as_mut().filter(|mark| mark.block == part.block) {
+                mark.synced_bytes = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Torn or damaged?
+    fn judge(&self, part: &Beyond, bad: Bad, newest: bool) -> Result<TornBlock, FileError> {
+        let Bad { offset, what } = bad;
+        let later_frames = frames_behind(&part.bytes, offset, self.stream);
+        let expected = if !newest {
+            Some("a frame (a newer block follows)".to_owned())
+        } else if offset < part.synced_bytes {
+            Some(format!("a frame (synced up to {})", part.synced_bytes))
+        } else if later_frames && self.options.last_stop == LastStop::PageCacheKept {
+            Some("a frame (whole ones follow and the page cache was not lost)".to_owned())
+        } else {
+            None
+        };
+        match expected {
+            Some(expected) => Err(FileError::damaged(&part.path, offset, expected, what)),
+            None => Ok(TornBlock {
+                path: part.path.clone(),
+                offset,
+                bytes: part.bytes.len() as u64 - offset,
+                later_frames,
+            }),
+        }
+    }
+
+    fn carry_out(&self, changes: &Changes) -> Result<(), FileError> {
+        let Changes { remove, cut } = changes;
+        for block in remove {
+            let path = path(&self.blocks_dir, *block);
+            self.disk.remove(&path).map_err(|error| FileError::io("remove", &path, error))?;
+        }
+        if let Some(Cut { path, len }) = cut {
+            let file = self.disk.open(path).map_err(|error| FileError::io("open", path, error))?;
+            let cut = || {
+                if file.len()? != *len {
+                    file.set_len(*len)?;
+                }
+                file.sync_data()
+            };
+            cut().map_err(|error| FileError::io("cut", path, error))?;
+        }
+        // Names found may not be durable yet, and removed ones must not come back.
+        self.disk.sync_dir(&self.blocks_dir).map_err(|error| FileError::io("sync", &self.blocks_dir, error))
+    }
+}
+
+/// A block's bytes beyond what the checkpoint covers.
+struct Beyond {
+    block: BlockNumber,
+    path: PathBuf,
+    valid_bytes: u64,
+    bytes: Bytes,
+    synced_bytes: u64,
+}
+
+/// Where a walk met something that is no frame.
+struct Bad {
+    offset: u64,
+    what: String,
+}
+
+struct Cut {
+    path: PathBuf,
+    len: u64,
+}
+
+/// What has to change on disk.
+struct Changes {
+    remove: Vec<BlockNumber>,
+    cut: Option<Cut>,
+}
+
+/// The numbers of the block files, ascending.
+pub(crate) fn list(disk: &dyn Disk, blocks_dir: &Path) -> Result<Vec<BlockNumber>, FileError> {
+    let entries = disk.list(blocks_dir).map_err(|error| FileError::io("list", blocks_dir, error))?;
+    let mut blocks: Vec<BlockNumber> = entries.iter().filter_map(|entry| parse_name(&entry.name)).collect();
+    blocks.sort_unstable();
+    Ok(blocks)
+}
+
+/// The frame at `at`, fully checked.
+pub(crate) fn frame_at(bytes: &Bytes, at: usize, stream: StreamId) -> Result<Frame, String> {
+    let left = bytes.len() - at;
+    if left < HEADER_LEN {
+        return Err(format!("{left} bytes"));
+    }
+    let len = u32_at(bytes, at) as usize;
+    if len < HEADER_LEN || len > left {
+        return Err(format!("a frame of {len} bytes with {left} left"));
+    }
+    let frame = Frame::parse(bytes.slice(at..at + len)).map_err(|error| error.to_string())?;
+    if frame.header().stream != stream {
+        return Err(format!("a frame of stream {}", frame.header().stream));
+    }
+    Ok(frame)
+}
+
+/// Whether a whole frame of this stream starts anywhere behind `offset`. Frames are not aligned.
+fn frames_behind(bytes: &Bytes, offset: u64, stream: StreamId) -> bool {
+    (offset as usize + 1..bytes.len().saturating_sub(HEADER_LEN)).any(|at| {
+        bytes[at + 8] == VERSION && u64_at(bytes, at + 16) == stream.get() && frame_at(bytes, at, stream).is_ok()
+    })
+}
