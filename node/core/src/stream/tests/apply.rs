@@ -34,7 +34,13 @@ fn purge(seq: Option<u64>, keep: Option<u64>, filter: Option<&str>) -> Command {
 #[test]
 fn purge_boundaries() {
     let subjects = ["a", "b", "a", "b", "a", "b", "a", "b", "a", "b"];
-    let cases: [(Option<u64>, Option<u64>, Option<&str>, &[u64]); 19] = [
+    type Case = (
+        Option<u64>,
+        Option<u64>,
+        Option<&'static str>,
+        &'static [u64],
+    );
+    let cases: [Case; 19] = [
         (None, None, None, &[]),
         (Some(0), None, None, &[]),
         (Some(1), None, None, &[1, 2, 3, 5, 6, 7, 8, 9, 10]),
