@@ -331,7 +331,10 @@ impl Inner {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the ledger is kept outside any node; it has no other clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the ledger is kept outside any node; it has no other clock"
+)]
 fn now() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -135,7 +135,7 @@ impl Verifier {
         }
         for &way in self.ways.iter().filter(|way| direct || !way.needs_direct()) {
             let view = format!("{node}, {way}");
-            match reader.read(way, state.first_seq, state.last_seq).await {
+            match reader.read(way, state).await {
                 Err(why) => audit.unread(&view, why.to_string()),
                 Ok(out) => {
                     for oddity in out.oddities {

@@ -288,10 +288,7 @@ fn views_that_differ() {
 fn reported_states_that_differ() {
     let (ledger, state, _) = sound(1);
     let mut audit = Audit::new(&ledger, vec![], false);
-    let other = NodeState {
-        bytes: 7,
-        ..state
-    };
+    let other = NodeState { bytes: 7, ..state };
     audit.states_equal(&[
         ("n1".into(), state.clone()),
         ("n2".into(), state),

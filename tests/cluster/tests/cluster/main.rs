@@ -1,0 +1,53 @@
+//! Three real processes, killed, paused, wiped and reconfigured under load. Each test names the
+//! field report it stands for. They share two cores, so one cluster runs at a time.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+mod basics;
+mod consumers;
+mod crashes;
+mod durability;
+mod membership;
+mod sequences;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Holds off the other tests; a failed one doesn't fail them.
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs one test on a runtime of its own, and panics with its error, so that the cluster's
+/// directory is kept: the cluster must be dropped while panicking.
+fn run(test: impl AsyncFnOnce(&mut headwater_cluster_tests::Cluster) -> anyhow::Result<()>) {
+    let _alone = alone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut cluster = headwater_cluster_tests::Cluster::start()
+            .await
+            .unwrap_or_else(|error| panic!("{error:#}"));
+        if let Err(error) = test(&mut cluster).await {
+            let logs: Vec<_> = cluster
+                .nodes()
+                .iter()
+                .map(|node| format!("--- log of {} ends:\n{}", node.name(), node.log_tail()))
+                .collect();
+            panic!("{error:#}\n{}", logs.join("\n"));
+        }
+    });
+}
+
+async fn sleep(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// A killed node must be recovered within this time of its restart.
+const RECOVERED: Duration = Duration::from_secs(10);
+/// Writes must go on within this time of the leader's death. The reference elects in its own time.
+fn resumed(cluster: &headwater_cluster_tests::Cluster) -> Duration {
+    Duration::from_secs(if cluster.is_headwater() { 5 } else { 20 })
+}

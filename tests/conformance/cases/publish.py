@@ -1,0 +1,245 @@
+"""Publishing into streams: acks, ids, expectations, rollups."""
+
+import json
+import time
+
+from harness import case
+
+
+@case("publish/acks")
+def _(t):
+    t.stream("PA")
+    t.publish("PA.x", "one")
+    t.publish("PA.x", "")
+    t.publish("PA.y.z", "three", headers={"A": "b"})
+    t.c.pub("PA.x", "no reply wanted")
+    t.c.flush()
+    time.sleep(0.2)
+    t.state("PA")
+    op = t.c.request("PB.x", "nowhere")
+    t.show((op[0], "<reply>", *op[2:]))
+
+
+@case("publish/no-ack-stream")
+def _(t):
+    t.stream("NOACK", no_ack=True)
+    t.c.sub(t.c.inbox + ".n")
+    t.c.pub("NOACK.x", "x", reply=t.c.inbox + ".n")
+    t.c.flush()
+    t.all(t.c.collect(0.4))
+    t.state("NOACK")
+
+
+@case("publish/also-a-core-message")
+def _(t):
+    t.stream("BOTH")
+    t.c.sub("BOTH.*")
+    t.publish("BOTH.x", "both ways", log=False)
+    t.c.pub("BOTH.x", "again", headers={"K": "v"})
+    ops = [op for op in t.c.flush() + t.c.collect(0.3) if op[1].startswith("BOTH")]
+    t.all([(o[0], o[1], o[2], "", o[4], o[5]) for o in ops])
+
+
+@case("publish/msg-id")
+def _(t):
+    t.stream("ID")
+    t.publish("ID.a", "1", headers={"Nats-Msg-Id": "x"})
+    t.publish("ID.a", "2", headers={"Nats-Msg-Id": "x"})
+    t.publish("ID.b", "3", headers={"Nats-Msg-Id": "x"})
+    t.publish("ID.a", "4", headers={"Nats-Msg-Id": "y"})
+    t.publish("ID.a", "5", headers={"Nats-Msg-Id": ""})
+    t.publish("ID.a", "6", headers={"Nats-Msg-Id": ""})
+    t.api("STREAM.PURGE.ID", log=False)
+    t.publish("ID.a", "7", headers={"Nats-Msg-Id": "x"})
+    t.state("ID")
+
+
+@case("publish/msg-id-window")
+def _(t):
+    t.stream("IDW", duplicate_window=300_000_000)
+    t.publish("IDW.a", "1", headers={"Nats-Msg-Id": "x"})
+    t.publish("IDW.a", "2", headers={"Nats-Msg-Id": "x"})
+    time.sleep(1.2)
+    t.publish("IDW.a", "3", headers={"Nats-Msg-Id": "x"})
+
+
+@case("publish/msg-id-after-delete")
+def _(t):
+    t.stream("IDD")
+    t.publish("IDD.a", "1", headers={"Nats-Msg-Id": "x"})
+    t.api("STREAM.MSG.DELETE.IDD", {"seq": 1}, log=False)
+    t.publish("IDD.a", "2", headers={"Nats-Msg-Id": "x"})
+
+
+@case("publish/expected-stream")
+def _(t):
+    t.stream("ES")
+    t.publish("ES.a", "1", headers={"Nats-Expected-Stream": "ES"})
+    t.publish("ES.a", "2", headers={"Nats-Expected-Stream": "OTHER"})
+    t.publish("ES.a", "3", headers={"Nats-Expected-Stream": ""})
+
+
+@case("publish/expected-last-sequence")
+def _(t):
+    t.stream("EL")
+    for expected in ("0", "0", "5", "1", "1", "2", "x", "-1", ""):
+        t.publish("EL.a", expected, headers={"Nats-Expected-Last-Sequence": expected})
+    t.state("EL")
+
+
+@case("publish/expected-last-subject-sequence")
+def _(t):
+    t.stream("ELS")
+    for subject, expected in (("a", "0"), ("a", "0"), ("b", "0"), ("a", "1"), ("a", "1"), ("b", "2"), ("c", "7"), ("a", "x")):
+        t.publish(f"ELS.{subject}", expected, headers={"Nats-Expected-Last-Subject-Sequence": expected})
+    t.api("STREAM.PURGE.ELS", {"filter": "ELS.a"}, log=False)
+    t.publish("ELS.a", "after its purge", headers={"Nats-Expected-Last-Subject-Sequence": "0"})
+    t.state("ELS")
+
+
+@case("publish/expected-last-subject-sequence-subject")
+def _(t):
+    t.stream("ELSS")
+    t.publish("ELSS.k.1", "1")
+    t.publish("ELSS.k.2", "2")
+    both = lambda seq, subject: {"Nats-Expected-Last-Subject-Sequence": seq, "Nats-Expected-Last-Subject-Sequence-Subject": subject}
+    t.publish("ELSS.k.3", "3", headers=both("1", "ELSS.k.*"))
+    t.publish("ELSS.k.3", "3", headers=both("2", "ELSS.k.*"))
+    t.publish("ELSS.k.4", "4", headers=both("1", "ELSS.k.1"))
+    t.publish("ELSS.k.5", "5", headers=both("0", "ELSS.none"))
+    t.publish("ELSS.k.6", "6", headers={"Nats-Expected-Last-Subject-Sequence-Subject": "ELSS.k.1"})
+
+
+@case("publish/expected-last-msg-id")
+def _(t):
+    t.stream("ELM")
+    t.publish("ELM.a", "0", headers={"Nats-Expected-Last-Msg-Id": "none"})
+    t.publish("ELM.a", "1", headers={"Nats-Msg-Id": "one"})
+    t.publish("ELM.a", "2", headers={"Nats-Expected-Last-Msg-Id": "one", "Nats-Msg-Id": "two"})
+    t.publish("ELM.a", "3", headers={"Nats-Expected-Last-Msg-Id": "one"})
+    t.publish("ELM.a", "4")
+    t.publish("ELM.a", "5", headers={"Nats-Expected-Last-Msg-Id": "two"})
+
+
+@case("publish/order-of-checks")
+def _(t):
+    t.stream("OC", max_msgs=1, discard="new")
+    t.publish("OC.a", "1", headers={"Nats-Msg-Id": "x"})
+    t.publish("OC.a", "a known id on a full stream", headers={"Nats-Msg-Id": "x"})
+    t.publish("OC.a", "a known id and a wrong sequence", headers={"Nats-Msg-Id": "x", "Nats-Expected-Last-Sequence": "9"})
+    t.publish("OC.a", "a wrong sequence on a full stream", headers={"Nats-Expected-Last-Sequence": "9"})
+    t.publish("OC.a", "another stream and a wrong sequence", headers={"Nats-Expected-Stream": "Z", "Nats-Expected-Last-Sequence": "9"})
+
+
+@case("publish/refused-takes-no-sequence")
+def _(t):
+    t.stream("RS", max_msg_size=20)
+    t.publish("RS.a", "1", log=False)
+    t.publish("RS.a", "x" * 30)
+    t.publish("RS.a", "2", headers={"Nats-Expected-Last-Sequence": "7"})
+    t.publish("RS.a", "2")
+
+
+@case("publish/rollup")
+def _(t):
+    t.stream("RO", allow_rollup_hdrs=True)
+    for n in range(6):
+        t.publish(f"RO.{n % 2}", f"m{n}", log=False)
+    t.publish("RO.0", "sub", headers={"Nats-Rollup": "sub"})
+    t.state("RO", {"subjects_filter": ">"})
+    t.publish("RO.0", "all", headers={"Nats-Rollup": "all"})
+    t.state("RO", {"subjects_filter": ">"})
+    t.publish("RO.0", "bad", headers={"Nats-Rollup": "nonsense"})
+    t.stream("NRO")
+    t.publish("NRO.0", "not allowed", headers={"Nats-Rollup": "sub"})
+
+
+@case("publish/large-headers")
+def _(t):
+    t.stream("LH")
+    t.publish("LH.a", "ok", headers={"A": "x" * 30_000}, log=False)
+    op = t.publish("LH.a", "too large", headers={"A": "x" * 70_000}, log=False)
+    t.json("< ", json.loads(op[5]))
+    t.state("LH")
+
+
+@case("publish/ttl-not-allowed")
+def _(t):
+    t.stream("TTL")
+    t.publish("TTL.a", "x", headers={"Nats-TTL": "5s"})
+
+
+@case("publish/pipelined")
+def _(t):
+    t.stream("PL")
+    inbox = t.c.inbox + ".p"
+    t.c.sub(inbox)
+    for n in range(500):
+        t.c.pub("PL.x", f"m{n}", reply=inbox)
+    ops = t.c.collect(3, most=500)
+    seqs = [json.loads(op[5])["seq"] for op in ops if op[1] == inbox]
+    t.log(f"{len(seqs)} acks, all sequences: {sorted(seqs) == list(range(1, 501))}, in order: {seqs == sorted(seqs)}")
+    t.state("PL")
+
+
+@case("publish/pipelined-expectations")
+def _(t):
+    t.stream("PE")
+    inbox = t.c.inbox + ".p"
+    t.c.sub(inbox)
+    for n in range(50):
+        t.c.pub("PE.x", f"m{n}", reply=inbox, headers={"Nats-Expected-Last-Sequence": str(n)})
+    ops = [json.loads(op[5]) for op in t.c.collect(3, most=50)]
+    t.log(f"accepted: {sum(1 for o in ops if 'error' not in o)} of {len(ops)}")
+    t.state("PE")
+
+
+@case("publish/racing-writers")
+def _(t):
+    t.stream("RACE")
+    conns = [t.connect(n) for n in range(6)]
+    won = []
+    for revision in range(10):
+        expected = 0 if not won else won[-1]
+        for conn in conns:
+            if not getattr(conn, "race", None):
+                conn.race = conn.inbox + ".r"
+                conn.sub(conn.race)
+            conn.pub("RACE.key", f"rev {revision}", reply=conn.race, headers={"Nats-Expected-Last-Subject-Sequence": str(expected)})
+        answers = []
+        for conn in conns:
+            while True:
+                op = conn.op(5)
+                if op[0] in ("MSG", "HMSG"):
+                    answers.append(json.loads(op[5]))
+                    break
+        winners = [a["seq"] for a in answers if "error" not in a]
+        codes = {a["error"]["err_code"] for a in answers if "error" in a}
+        if len(winners) != 1 or not codes <= {10071, 10164}:
+            t.log(f"revision {revision}: winners {winners}, codes {sorted(codes)}")
+        won.extend(winners[:1])
+    t.log(f"one winner per revision: {won == list(range(1, 11))}")
+    t.state("RACE")
+
+
+@case("publish/kv-like")
+def _(t):
+    t.stream(
+        "KV_b", subjects=["$KV.b.>"], max_msgs_per_subject=3, discard="new", allow_rollup_hdrs=True, deny_delete=True, allow_direct=True,
+    )
+    cas = lambda seq: {"Nats-Expected-Last-Subject-Sequence": seq}
+    t.publish("$KV.b.k", "created", headers=cas("0"))
+    t.publish("$KV.b.k", "created twice", headers=cas("0"))
+    t.publish("$KV.b.k", "updated", headers=cas("1"))
+    for n in range(3):
+        t.publish("$KV.b.k", f"put {n}", log=False)
+    t.publish("$KV.b.k", "", headers={"KV-Operation": "DEL"})
+    t.state("KV_b", {"subjects_filter": ">"})
+    t.publish("$KV.b.k", "", headers={"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+    t.state("KV_b", {"subjects_filter": ">"})
+    t.settle("KV_b")
+    op = t.c.request("$JS.API.DIRECT.GET.KV_b.$KV.b.k", "")
+    t.show((op[0], "<reply>", *op[2:]))
+    t.publish("$KV.b.k", "created again", headers=cas("7"))
+    op = t.c.request("$JS.API.DIRECT.GET.KV_b.$KV.b.none", "")
+    t.show((op[0], "<reply>", *op[2:]))
