@@ -356,7 +356,11 @@ class Transcript:
     def publish(self, subject, payload="", headers=None, log=True):
         """A publish with its ack."""
         for _ in range(40):
-            op = self.c.request(subject, payload, headers)
+            try:
+                op = self.c.request(subject, payload, headers, timeout=3)
+            except Timeout:
+                op = ("(no answer)", "")
+                break
             if self.mode != "cluster" or not op[4].startswith(b"NATS/1.0 503"):
                 break
             time.sleep(0.1)
@@ -364,7 +368,7 @@ class Transcript:
             self.log(f"> publish {subject} {payload!r}" + (f" {headers}" if headers else ""))
             try:
                 self.json("< ", json.loads(op[5]))
-            except ValueError:
+            except (ValueError, IndexError):
                 self.show(op)
         return op
 

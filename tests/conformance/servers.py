@@ -187,7 +187,8 @@ class Cluster:
             fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
             cpu += (int(fields[11]) + int(fields[12])) / TICKS
             io = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
-            written += int(io["wchar"])
+            # Pages handed to the file system; wchar would count sockets too.
+            written += int(io["write_bytes"])
             status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             peak += next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
         return cpu, written, peak
