@@ -25,6 +25,7 @@
 mod checks;
 mod digest;
 mod ledger;
+mod message;
 mod publisher;
 mod reader;
 mod report;
