@@ -297,6 +297,7 @@ mod tests {
             (404, "", FailureClass::Transient),
             (409, "stale_fence", FailureClass::Overtaken),
             (409, "stale_generation", FailureClass::Overtaken),
+            (409, "fence_held", FailureClass::Transient),
             (409, "not_owner", FailureClass::Terminal),
             (400, "10065", FailureClass::Terminal),
             (422, "", FailureClass::Terminal),

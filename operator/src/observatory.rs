@@ -72,6 +72,8 @@ struct Memory {
     token: Option<(Instant, Result<Option<AdminToken>, TokenProblem>)>,
     token_refused: Option<String>,
     round: Option<(Instant, Arc<Sight>)>,
+    /// Whether something was changed after `round`.
+    changed: bool,
     fence: Option<(Instant, u64)>,
     /// Last known name of the node at each URL, so that a silent node keeps its name.
     names: BTreeMap<String, String>,
@@ -138,6 +140,7 @@ impl Observatory {
         }
         if let Some((since, round)) = &memory.round
             && since.elapsed() < ROUND_MAX_AGE
+            && !memory.changed
         {
             return Arc::clone(round);
         }
@@ -146,6 +149,7 @@ impl Observatory {
                 .await,
         );
         memory.round = Some((Instant::now(), Arc::clone(&round)));
+        memory.changed = false;
         round
     }
 
@@ -351,6 +355,37 @@ impl Observatory {
         Err(last)
     }
 
+    /// Gives every live fence back, so that a successor need not wait until it runs out. Best effort.
+    pub(crate) async fn give_fences_back(&self) {
+        let ask = FenceRequest {
+            holder: self.holder.clone(),
+            ttl_ms: 0,
+        };
+        let clusters: Vec<_> = {
+            let clusters = self
+                .clusters
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            clusters.values().map(Arc::clone).collect()
+        };
+        for memory in clusters {
+            let mut memory = memory.lock().await;
+            let held = memory
+                .fence
+                .take()
+                .is_some_and(|(since, _)| since.elapsed() < FENCE_TTL);
+            let Some((_, sight)) = memory.round.take().filter(|_| held) else {
+                continue;
+            };
+            for (node, answer) in answering(&sight) {
+                match self.nodes.fence(node, &ask).await {
+                    Ok(_) => break,
+                    Err(error) => debug!(node = %answer.name, %error, "fence not given back"),
+                }
+            }
+        }
+    }
+
     /// Sends a change, to `first` before all others, until a node takes it or refuses it for good.
     ///
     /// # Errors
@@ -384,7 +419,7 @@ impl Observatory {
         let memory = self.memory(&sight.key);
         let mut memory = memory.lock().await;
         // Whatever happened, what was seen before it is old.
-        memory.round = None;
+        memory.changed = true;
         if let Err(error) = &result {
             note_refusal(&mut memory, error);
         }

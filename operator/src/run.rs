@@ -8,14 +8,14 @@ use kube_client::discovery;
 use kube_client::{Api, Client, Config};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::cli::{LEASE_NAME, Settings};
 use crate::context::Context;
 use crate::events::Events;
 use crate::http::{self, Probes};
-use crate::lease::{Elector, Tenure, Timing};
+use crate::lease::{Elector, Timing};
 use crate::metrics::Metrics;
 use crate::node_client::NodeClient;
 use crate::observatory::Observatory;
@@ -28,6 +28,9 @@ const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 const KNOCK_PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for running reconciles after SIGTERM; Kubernetes kills after 30 s by default.
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+
+/// Longest wait for the nodes to take our fences back.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -107,13 +110,22 @@ async fn lead(
     info!(namespace, transitions = held.transitions(), "leading");
     metrics.leading(held.transitions());
 
-    let mut controllers = std::pin::pin!(controllers(
-        settings,
-        client,
+    let nodes = NodeClient::new().context("cannot build the client of the nodes' admin API")?;
+    let context = Arc::new(Context::new(
+        client.clone(),
+        Observatory::new(
+            client.clone(),
+            nodes,
+            Arc::clone(&metrics),
+            &settings.identity,
+        ),
+        Events::new(client, &settings.identity),
         Arc::clone(&metrics),
         held.tenure(),
-        stop.clone()
+        settings.namespace.clone(),
+        Duration::from_secs(settings.resync_s),
     ));
+    let mut controllers = std::pin::pin!(controllers(Arc::clone(&context), stop.clone()));
     let lost = tokio::select! {
         ended = &mut controllers => {
             ended?;
@@ -130,34 +142,19 @@ async fn lead(
         // Whatever still runs ends with the process; nodes refuse it by its fence.
         Some(lost) => Err(anyhow!(lost).context("leadership lost")),
         None => {
+            if timeout(FAREWELL_LIMIT, context.observatory.give_fences_back())
+                .await
+                .is_err()
+            {
+                warn!("fences not given back in time; they run out by themselves");
+            }
             held.release().await;
             Ok(())
         }
     }
 }
 
-async fn controllers(
-    settings: &Settings,
-    client: Client,
-    metrics: Arc<Metrics>,
-    tenure: Tenure,
-    stop: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
-    let nodes = NodeClient::new().context("cannot build the client of the nodes' admin API")?;
-    let context = Arc::new(Context::new(
-        client.clone(),
-        Observatory::new(
-            client.clone(),
-            nodes,
-            Arc::clone(&metrics),
-            &settings.identity,
-        ),
-        Events::new(client, &settings.identity),
-        metrics,
-        tenure,
-        settings.namespace.clone(),
-        Duration::from_secs(settings.resync_s),
-    ));
+async fn controllers(context: Arc<Context>, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
     let streams = stream_controller::run(Arc::clone(&context), stop.clone());
     let clusters = cluster_controller::run(context, stop.clone());
     futures::future::join(streams, clusters).await;

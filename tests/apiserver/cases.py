@@ -5,8 +5,9 @@ import re
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from harness import (ROOT, Failed, apply, condition, expect, get, kubectl, wait_until, with_ports)
+from harness import ROOT, Failed, apply, condition, expect, get, helm_template, kubectl, wait_until, with_ports
 from manifests import REFUSED, REFUSED_CHANGES, cluster, stream
 
 CASES = []
@@ -135,9 +136,9 @@ def crds_install_without_a_warning(world):
     for file in files:
         _, err = kubectl("apply", "--server-side", "--validate=strict", "-f", file)
         expect("Warning" not in err, f"{file.name}: {err}")
-    kubectl("wait", "--for=condition=Established", f"crd/{STREAMS}", f"crd/{CLUSTERS}", "--timeout=20s")
-    # Non-structural parts show up here and not as a warning.
     for name in (STREAMS, CLUSTERS):
+        wait_until(20, f"{name} is established", is_condition("crd", name, "Established", "True"))
+        # Non-structural parts show up here and not as a warning.
         expect(condition(get("crd", name), "NonStructuralSchema")[0] in (None, "False"), f"{name} is not structural")
 
 
@@ -152,26 +153,33 @@ def operator_prints_the_same_crds(world):
 @case
 def bad_manifests_are_refused_with_the_field(world):
     """bad manifests are refused, and the message names the field"""
-    wrong = []
-    for what, manifest, text in REFUSED:
-        try:
-            _, err = apply(manifest, ok=False)
-        except Failed as failed:
-            wrong.append(f"{what}: {failed}")
-            continue
-        if text not in err:
-            wrong.append(f"{what}: {text!r} is not in {err.strip()!r}")
-    for number, (what, before, after, text) in enumerate(REFUSED_CHANGES):
-        name = f"change-{number}"
-        kubectl("create", "-f", "-", stdin=json.dumps(stream(name, **before)))
-        try:
-            _, err = kubectl("replace", "-f", "-", stdin=json.dumps(stream(name, **after)), ok=False)
-            if text not in err:
-                wrong.append(f"{what}: {text!r} is not in {err.strip()!r}")
-        except Failed as failed:
-            wrong.append(f"{what}: {failed}")
-        kubectl("delete", STREAMS, name)
+    with ThreadPoolExecutor(4) as pool:
+        wrong = [text for text in pool.map(refused, REFUSED) if text]
+        wrong += [text for text in pool.map(refused_change, enumerate(REFUSED_CHANGES)) if text]
     expect(not wrong, "\n  ".join([f"{len(wrong)} of {len(REFUSED) + len(REFUSED_CHANGES)}:", *wrong]))
+
+
+def refused(row):
+    """What is wrong with the refusal of a manifest, None when nothing is."""
+    what, manifest, text = row
+    try:
+        _, err = apply(manifest, ok=False)
+    except Failed as failed:
+        return f"{what}: {failed}"
+    return None if text in err else f"{what}: {text!r} is not in {err.strip()!r}"
+
+
+def refused_change(row):
+    """The same for a change of an object."""
+    number, (what, before, after, text) = row
+    name = f"change-{number}"
+    try:
+        kubectl("create", "-f", "-", stdin=json.dumps(stream(name, **before)))
+        _, err = kubectl("replace", "-f", "-", stdin=json.dumps(stream(name, **after)), ok=False)
+    except Failed as failed:
+        return f"{what}: {failed}"
+    kubectl("delete", STREAMS, name)
+    return None if text in err else f"{what}: {text!r} is not in {err.strip()!r}"
 
 
 @case
@@ -196,7 +204,8 @@ def bad_flags_are_all_reported(world):
 
 @case
 def one_leader_and_a_ready_standby(world):
-    """of two operators one leads; both are ready; the standby takes over after SIGTERM at once"""
+    """with the chart's own rights, of two operators one leads; both are ready; the standby takes over after SIGTERM at once"""
+    world.grant_operator()
     first = world.start_operator()
     wait_until(20, "the first operator leads", lambda: (get("lease", "headwater-operator") or {}).get("spec", {}).get("holderIdentity"))
     held = lease()
@@ -275,19 +284,20 @@ def the_status_shows_every_replica(world):
 
 @case
 def a_stream_at_rest_is_not_written(world):
-    """a stream at rest gets no writes: no status storm"""
+    """a stream at rest is written once a minute at most, and an annotation does not start a storm"""
     settled("orders")
-    time.sleep(2)
-    before = get(STREAMS, "orders")["metadata"]["resourceVersion"]
-    time.sleep(8)
-    after = get(STREAMS, "orders")["metadata"]["resourceVersion"]
-    expect(before == after, f"written at rest: {before} -> {after}")
     kubectl("annotate", STREAMS, "orders", "example.com/note=unknown")
-    time.sleep(3)
-    found = get(STREAMS, "orders")
-    fields = [entry for entry in found["metadata"]["managedFields"] if entry["manager"].startswith("headwater")]
-    expect(len(fields) == 1, f"one field manager of ours, found {[f['manager'] for f in fields]}")
-    expect("headwater_operator_reconciles_total" in world.http(world.operator.port, "/metrics"), "no metrics")
+    time.sleep(2)
+    versions = set()
+    for _ in range(16):
+        versions.add(get(STREAMS, "orders")["metadata"]["resourceVersion"])
+        time.sleep(0.5)
+    expect(len(versions) <= 2, f"{len(versions)} writes in 8 s")
+    out, _ = kubectl("get", STREAMS, "orders", "--show-managed-fields", "-o", "json")
+    ours = [entry for entry in json.loads(out)["metadata"]["managedFields"] if entry["manager"] == "headwater-operator"]
+    expect(len(ours) == 1 and ours[0]["operation"] == "Apply", f"one applied status of ours, found {len(ours)}")
+    metrics = world.http(world.operator.port, "/metrics")
+    expect('headwater_operator_reconciles_total{kind="stream",outcome="settled"}' in metrics, f"metrics: {metrics}")
 
 
 # ---------------------------------------------------------------- durability changes
@@ -564,13 +574,11 @@ def the_charts_objects_are_accepted(world):
     kubectl("create", "namespace", "charts")
     wrong = []
     for chart in charts:
-        rendered = subprocess.run(["helm", "template", "test", chart, "--namespace", "charts", "--kube-version", "1.36.0",
-                                   "--dependency-update"], capture_output=True, text=True)
-        if rendered.returncode:
-            wrong.append(f"{chart.name}: {rendered.stderr.strip()}")
-            continue
-        run = subprocess.run(["kubectl", "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-n", "charts",
-                              "-f", "-"], input=rendered.stdout, capture_output=True, text=True)
-        if run.returncode or "Warning" in run.stderr:
-            wrong.append(f"{chart.name}: {run.stderr.strip()}")
+        try:
+            rendered = helm_template(chart, "charts")
+            _, err = kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-n", "charts",
+                             "-f", "-", stdin=rendered)
+            expect("Warning" not in err, err.strip())
+        except Failed as failed:
+            wrong.append(f"{chart.name}: {failed}")
     expect(not wrong, "\n  ".join(wrong))

@@ -156,6 +156,7 @@ class World:
         self.token_file = self.dir / "admin-token"
         self.token_file.write_text(self.token)
         self.nodes, self.operators, self.control_plane = [], [], False
+        self.operator_kubeconfig = None
         self.operator = None  # the one that leads, as far as the cases know
 
     def missing(self):
@@ -183,12 +184,26 @@ class World:
             node.start()
         wait_until(30, "all nodes serve", lambda: all(node.serving() for node in self.nodes))
 
+    def grant_operator(self):
+        """Gives the operator the rights that its chart grants, and no more: a service account's kubeconfig."""
+        chart = ROOT / "charts/headwater-operator"
+        rendered = helm_template(chart, "default", "serviceaccount.yaml", "rbac-cluster.yaml", "lease-role.yaml")
+        kubectl("apply", "-n", "default", "-f", "-", stdin=rendered)
+        accounts = [line.split()[0] for line in kubectl("get", "serviceaccounts", "-n", "default", "--no-headers")[0].splitlines()]
+        account = next(name for name in accounts if "headwater-operator" in name)
+        token = kubectl("create", "token", account, "-n", "default", "--duration=2h")[0].strip()
+        config = json.loads(kubectl("config", "view", "--raw", "-o", "json")[0])
+        config["users"] = [{"name": "operator", "user": {"token": token}}]
+        config["contexts"][0]["context"]["user"] = "operator"
+        self.operator_kubeconfig = self.dir / "operator.kubeconfig"
+        self.operator_kubeconfig.write_text(json.dumps(config))
+
     def start_operator(self, *flags):
         port = self.ports.take()
         operator = Process(
             f"operator-{len(self.operators)}",
             [self.operator_binary, "run", "--http", f"127.0.0.1:{port}", "--lease-namespace", "default", *flags],
-            self.dir / "log" / f"operator-{len(self.operators)}", env={"RUST_LOG": os.environ.get("RUST_LOG", "info")})
+            self.dir / "log" / f"operator-{len(self.operators)}", env={"RUST_LOG": os.environ.get("RUST_LOG", "info"), "KUBECONFIG": str(self.operator_kubeconfig)})
         operator.port = port
         self.operators.append(operator)
         return operator
@@ -224,6 +239,19 @@ def kubectl(*args, stdin=None, ok=True, timeout=60):
     if not ok and not run.returncode:
         raise Failed(f"kubectl {' '.join(map(str, args))} should have been refused, but: {run.stdout.strip()}")
     return run.stdout, run.stderr
+
+
+def helm_template(chart, namespace, *templates):
+    """What a chart renders; with `templates`, only those of its files. Works on a copy: the repository stays clean."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(chart.parent, Path(scratch) / "charts")) / chart.name
+        build = subprocess.run(["helm", "dependency", "build", copy], capture_output=True, text=True)
+        expect(not build.returncode, f"helm dependency build {chart.name}: {build.stderr.strip()}")
+        show = [flag for name in templates for flag in ("--show-only", f"templates/{name}")]
+        run = subprocess.run(["helm", "template", "test", copy, "--namespace", namespace, "--kube-version", "1.36.0", *show],
+                             capture_output=True, text=True)
+        expect(not run.returncode, f"helm template {chart.name}: {run.stderr.strip()}")
+        return run.stdout
 
 
 def apply(manifest, ok=True, server_side=False):

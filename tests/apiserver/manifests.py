@@ -1,12 +1,14 @@
 """Manifests that the API server must refuse, and the field that each refusal must name."""
 
 
-def stream(name="bad", **spec):
+def stream(object_name="bad", /, **spec):
+    """A Stream object; `name=` is the stream's name on the server."""
     return {"apiVersion": "headwater.dev/v1alpha1", "kind": "Stream",
-            "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+            "metadata": {"name": object_name, "namespace": "default"}, "spec": spec}
 
 
 def cluster(name="headwater", **external):
+    """A StreamCluster object; without arguments its spec is empty."""
     return {"apiVersion": "headwater.dev/v1alpha1", "kind": "StreamCluster",
             "metadata": {"name": name, "namespace": "default"}, "spec": {"external": external} if external else {}}
 
@@ -42,8 +44,8 @@ REFUSED = [
     ("discardPerSubject with discard old", stream(discardPerSubject=True), "spec.discardPerSubject"),
     ("denyPurge with allowRollup", stream(denyPurge=True, allowRollup=True), "spec.denyPurge"),
     ("a reserved metadata key", stream(metadata={"headwater.sync_mode": "noWait"}), "spec.metadata"),
-    ("a dot in the stream's name", stream(name_on_server="a.b"), "spec.name"),
-    ("a dot in the object's name only", stream(name="a.b"), "spec.name"),
+    ("a dot in the stream's name", stream(name="a.b"), "spec.name"),
+    ("a dot in the object's name only", stream("a.b"), "spec.name"),
     ("unknown deletionPolicy", stream(deletionPolicy="Drop"), "spec.deletionPolicy"),
     ("unknown updatePolicy", stream(updatePolicy="Always"), "spec.updatePolicy"),
     ("unknown adoptionPolicy", stream(adoptionPolicy="Maybe"), "spec.adoptionPolicy"),
@@ -55,10 +57,6 @@ REFUSED = [
     ("an admin URL of another scheme", cluster(**{**GOOD_URL, "adminURLs": ["ftp://x"]}), "spec.external.adminURLs[0]"),
     ("a client URL of another scheme", cluster(**{**GOOD_URL, "clientURL": "http://x"}), "spec.external.clientURL"),
 ]
-for _, manifest, _ in REFUSED:
-    if "name_on_server" in manifest["spec"]:
-        manifest["spec"]["name"] = manifest["spec"].pop("name_on_server")
-
 # (what is wrong, spec before, spec after, text that the message must contain)
 REFUSED_CHANGES = [
     ("change of storage", {"storage": "file"}, {"storage": "memory"}, "spec.storage"),
