@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")
 _given = set()
+_giving = threading.Lock()
 
 
 def tools_path():
@@ -61,17 +63,18 @@ def find_headwater(profiles=("debug", "release")):
 def free_port():
     """A port below the range systems take outgoing ports from."""
     start = (os.getpid() * 41) % 2000
-    for offset in range(2000):
-        port = 18000 + (start + offset) % 2000
-        if port in _given:
-            continue
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
+    with _giving:
+        for offset in range(2000):
+            port = 18000 + (start + offset) % 2000
+            if port in _given:
                 continue
-        _given.add(port)
-        return port
+            with socket.socket() as sock:
+                try:
+                    sock.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+            _given.add(port)
+            return port
     sys.exit("no free port from 18000 to 19999")
 
 

@@ -106,17 +106,17 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 
 async fn publish(args: &PublishArgs) -> anyhow::Result<ExitCode> {
     let ledger = Ledger::new();
-    let servers = args.target.servers.join(",");
+    let servers = &args.target.servers;
     let runs = (1..=args.publishers).map(|id| {
         let publisher = Publisher::new(id)
             .payload(args.size)
             .concurrency(args.concurrency)
             .give_up(Duration::from_secs(args.give_up));
-        let (ledger, servers) = (ledger.clone(), servers.clone());
+        let ledger = ledger.clone();
         async move {
-            let client = async_nats::connect(&servers)
+            let client = async_nats::connect(servers)
                 .await
-                .with_context(|| format!("connecting to {servers}"))?;
+                .with_context(|| format!("connecting to {}", servers.join(", ")))?;
             let subject = |n: u64| {
                 args.subject
                     .replace("{n}", &(n % args.subjects).to_string())
