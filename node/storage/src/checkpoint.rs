@@ -56,6 +56,12 @@ impl BlockNumber {
         self.0
     }
 
+    /// Name of its file, relative to the stream's directory.
+    #[must_use]
+    pub fn file_name(self) -> String {
+        format!("blocks/{:010}.blk", self.0)
+    }
+
     /// The one after this.
     #[must_use]
     pub const fn next(self) -> Self {
@@ -292,8 +298,36 @@ pub(crate) mod tests {
 
     #[test]
     fn golden_bytes() {
-        insta::assert_snapshot!(hex(&sample().encode()), @"");
-        insta::assert_snapshot!(hex(&meta().encode()), @"");
+        let stream = [
+            "4857535452434b50", // HWSTRCKP
+            "01000000",         // version
+            "f7879ca6",         // crc
+            "7400000000000000", // body length
+            "0900000000000000", // group
+            "0700000000000000", // stream
+            "2a00000000000000", // applied index
+            "0300000000000000", // applied term
+            "0807060504030201", // digest
+            "07000000000000006d656d62657273",
+            "0400000000000000736e6170",
+            "0500000000000000696d616765",
+            "02000000", // blocks
+            "02000000000000008813000000000000",
+            "05000000000000000010000000000000",
+        ];
+        assert_eq!(hex(&sample().encode()), stream.concat());
+        let meta_bytes = [
+            "48574d4554434b50", // HWMETCKP
+            "01000000",
+            "1d778555",
+            "3200000000000000",
+            "2a00000000000000",
+            "0300000000000000",
+            "01000000000000006d",
+            "0000000000000000",
+            "0900000000000000636174616c6f677565",
+        ];
+        assert_eq!(hex(&meta().encode()), meta_bytes.concat());
     }
 
     #[test]

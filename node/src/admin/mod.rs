@@ -1,0 +1,113 @@
+//! The admin and monitoring API: HTTP and JSON, on the data thread.
+//!
+//! Reading is open to all; changing needs the admin token (or, without one, a caller on this machine) and the live
+//! fence. A call that another node must serve is passed on to it, once.
+
+mod call;
+mod durability;
+mod error;
+pub(crate) mod fence;
+mod forward;
+mod health;
+mod leadership;
+mod maintenance;
+mod metrics;
+mod monitor;
+mod recovery;
+mod restart_check;
+mod streams;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+pub(crate) use durability::step as durability_step;
+pub(crate) use error::Refusal;
+pub(crate) use forward::{admin_url, root};
+pub(crate) use leadership::transfer as leadership_transfer;
+pub(crate) use recovery::report as recovery_report;
+pub(crate) use streams::stream_report;
+
+use crate::node::Context;
+use crate::transport::NodeId;
+
+/// What the handlers share.
+pub(crate) struct Admin {
+    context: Arc<Context>,
+    /// For calls to other nodes.
+    http: reqwest::Client,
+    maintenance: maintenance::Window,
+}
+
+/// What became of a call that one particular node must serve.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It is done, or was before.
+    Here,
+    /// That node must do it.
+    By(NodeId),
+}
+
+/// Serves until the task is dropped. A failure to listen ends the API, not the node.
+pub(crate) async fn serve(listener: std::net::TcpListener, context: Arc<Context>) {
+    if let Err(error) = try_serve(listener, context).await {
+        tracing::error!(%error, "the admin API ended");
+    }
+}
+
+async fn try_serve(listener: std::net::TcpListener, context: Arc<Context>) -> anyhow::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let http = reqwest::Client::builder()
+        .connect_timeout(Duration::from_secs(1))
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()?;
+    let admin = Arc::new(Admin { context, http, maintenance: maintenance::Window::default() });
+    let service = router(admin).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, service).await?;
+    Ok(())
+}
+
+fn router(admin: Arc<Admin>) -> Router {
+    let stream = "/v1/streams/{account}/{name}";
+    Router::new()
+        .route("/", get(monitor::index))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(metrics::get))
+        .route("/varz", get(monitor::varz))
+        .route("/jsz", get(monitor::jsz))
+        .route("/connz", get(monitor::connz))
+        .route("/routez", get(monitor::routez))
+        .route("/v1/recovery", get(recovery::get))
+        .route("/v1/restart-check", get(restart_check::get))
+        .route("/v1/fence", post(fence::post))
+        .route("/v1/leadership/transfer", post(leadership::post))
+        .route("/v1/maintenance", post(maintenance::post))
+        .route(stream, get(streams::get).put(streams::put).delete(streams::delete))
+        .route(&format!("{stream}/durability/step"), post(durability::post))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(admin)
+}
+
+async fn unknown(uri: axum::http::Uri) -> Response {
+    // Not `not_found`: that word means that a stream or node does not exist.
+    Refusal { status: StatusCode::NOT_FOUND, code: "no_such_path".to_owned(), message: format!("there is nothing at {}", uri.path()) }
+        .into_response()
+}
+
+async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
+    Refusal {
+        status: StatusCode::METHOD_NOT_ALLOWED,
+        code: "wrong_method".to_owned(),
+        message: format!("{} does not take {method}", uri.path()),
+    }
+    .into_response()
+}

@@ -1,0 +1,171 @@
+//! Who this node is, and what its disk says about the last stop.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use headwater_core::ids::LogIndex;
+use headwater_core::recovery::{PhaseLatch, RecoveryPlan};
+use headwater_storage::disk::{Disk, LockGuard, RealDisk};
+use headwater_storage::flusher::Flusher;
+use headwater_storage::hard_state::{HardState, lock_store};
+use headwater_storage::wal::{LastStop, Wal, WalOptions};
+use parking_lot::Mutex;
+
+use crate::config::NodeConfig;
+use crate::meta;
+
+/// The node's hard state in memory; every change is on disk before the call returns.
+pub(crate) struct Identity {
+    disk: Arc<dyn Disk>,
+    store: std::path::PathBuf,
+    state: Mutex<HardState>,
+    _lock: Box<dyn LockGuard>,
+}
+
+/// How the node stopped last, as far as its disk can tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastRunFacts {
+    /// There was a last run.
+    pub(crate) known: bool,
+    pub(crate) clean_stop: bool,
+    /// The page cache survived: same OS boot and same mount.
+    pub(crate) same_boot_and_mount: bool,
+    pub(crate) weak_since: bool,
+}
+
+/// The store, open.
+pub(crate) struct OpenedStore {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) wal: Wal,
+    pub(crate) flusher: Flusher,
+    pub(crate) last_run: LastRunFacts,
+}
+
+impl Identity {
+    pub(crate) fn node_id(&self) -> u64 {
+        self.state.lock().node_incarnation
+    }
+
+    pub(crate) fn boot_epoch(&self) -> u64 {
+        self.state.lock().boot_epoch
+    }
+
+    pub(crate) fn cluster_id(&self) -> Option<String> {
+        self.state.lock().cluster_id.clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HardState)) -> anyhow::Result<()> {
+        let mut state = self.state.lock();
+        let mut next = state.clone();
+        change(&mut next);
+        next.save(&*self.disk, &self.store)?;
+        *state = next;
+        Ok(())
+    }
+
+    /// This node is part of a cluster from now on.
+    pub(crate) fn join_cluster(&self, cluster_id: &str) -> anyhow::Result<()> {
+        self.change(|s| s.cluster_id = Some(cluster_id.to_owned())).context("the cluster id could not be saved")
+    }
+
+    /// Something weaker than `always` is about to be confirmed.
+    pub(crate) fn weak_promise(&self) {
+        if self.state.lock().weak_since.is_some() {
+            return;
+        }
+        if let Err(error) = self.change(|s| s.weak_since = Some(crate::clock::now())) {
+            // Without this mark a power loss could go unnoticed, so nothing weaker may be promised.
+            tracing::error!(%error, "hard state not saved; this node stops");
+            #[expect(clippy::exit, reason = "a failed sync is final (I-6)")]
+            std::process::exit(74);
+        }
+    }
+
+    /// Everything is synced: the next start may trust what is there.
+    pub(crate) fn clean_stop(&self) {
+        let marked = self.change(|s| {
+            s.clean_stop = true;
+            s.weak_since = None;
+        });
+        if let Err(error) = marked {
+            tracing::warn!(%error, "the clean stop could not be marked; the next start counts as one after a crash");
+        }
+    }
+}
+
+fn os_boot_id() -> String {
+    #[expect(clippy::disallowed_methods, reason = "the kernel's boot id is no file of the store")]
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+fn mount_id(store: &std::path::Path) -> String {
+    let stat = rustix::fs::stat(store);
+    stat.map_or_else(|_| String::new(), |s| format!("{}:{}", rustix::fs::major(s.st_dev), rustix::fs::minor(s.st_dev)))
+}
+
+/// Locks the store, finds or makes its identity, and opens its log.
+pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let store = config.store_dir.clone();
+    let shown = store.display().to_string();
+    let lock = lock_store(&*disk, &store).with_context(|| format!("--store-dir {shown}: cannot be locked; is another node using it?"))?;
+    let found = HardState::load(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be read"))?;
+    let (boot, mount) = (os_boot_id(), mount_id(&store));
+    let last_run = found.as_ref().map_or(
+        LastRunFacts { known: false, clean_stop: true, same_boot_and_mount: false, weak_since: false },
+        |s| LastRunFacts {
+            known: true,
+            clean_stop: s.clean_stop,
+            same_boot_and_mount: !boot.is_empty() && s.os_boot_id == boot && s.mount_id == mount,
+            weak_since: s.weak_since.is_some(),
+        },
+    );
+    let state = match found {
+        Some(s) if s.node_name != config.name => {
+            bail!("--store-dir {shown} belongs to node {:?}, not to --name {}", s.node_name, config.name);
+        }
+        Some(s) => HardState { boot_epoch: s.boot_epoch + 1, os_boot_id: boot, mount_id: mount, clean_stop: false, ..s },
+        None => {
+            if !disk.list(&store.join("wal")).map_or(true, |l| l.is_empty()) {
+                bail!("--store-dir {shown}: there is a log but no hard state; put the file back, or move the folder away");
+            }
+            HardState {
+                cluster_id: None,
+                node_name: config.name.clone(),
+                // 52 bits: exact in JSON numbers too. Never 0, which means "none".
+                node_incarnation: (rand::random::<u64>() >> 12) | 1,
+                boot_epoch: 1,
+                os_boot_id: boot,
+                mount_id: mount,
+                clean_stop: false,
+                weak_since: None,
+            }
+        }
+    };
+    state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
+    let options = WalOptions {
+        last_stop: if last_run.same_boot_and_mount { LastStop::PageCacheKept } else { LastStop::PowerLost },
+        on_failure: Some(Arc::new(|failure| {
+            // Nothing more can be confirmed from here: peers go on, and a restart finds out what is on disk.
+            tracing::error!(%failure, "the log failed; this node stops");
+            #[expect(clippy::exit, reason = "a failed write or sync is final (I-6)")]
+            std::process::exit(74);
+        })),
+        ..WalOptions::default()
+    };
+    let wal_dir = store.join("wal");
+    let (wal, scan) = Wal::open(Arc::clone(&disk), &wal_dir, options)
+        .with_context(|| format!("--store-dir {shown}: the log cannot be opened (see `headwater inspect {shown}`)"))?;
+    tracing::info!(end = ?scan.end, groups = scan.groups.len(), "log scanned");
+    let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
+    let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
+    Ok(OpenedStore { identity, disk, wal, flusher, last_run })
+}
+
+/// The meta replica's phases: it always replays its own synced log.
+pub(crate) fn meta_phase(opened: &OpenedStore) -> PhaseLatch {
+    let last = opened.wal.group(meta::GROUP).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
+    PhaseLatch::new(&RecoveryPlan::Replay { from: LogIndex::new(0) }, last)
+}

@@ -1,0 +1,51 @@
+//! Reading and deleting single messages through the API.
+
+use std::sync::Arc;
+
+use headwater_core::ids::StreamSeq;
+use headwater_core::stream::{Command, DeleteMessage, Records, Rejection};
+use headwater_protocol::api::envelope::Success;
+use headwater_protocol::api::error;
+use headwater_protocol::api::message::{MsgDeleteRequest, MsgGetResponse, StoredMessage, parse_msg_get};
+use headwater_protocol::api::route::ApiRoute;
+use headwater_protocol::rfc3339::ApiTime;
+
+use super::api::{Answer, ok};
+use super::direct::pick_one;
+use super::streams::{command_error, leader_of};
+use crate::node::Context;
+use crate::stream::commands::CommandError;
+
+pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
+    let replica = leader_of(context, stream)?;
+    let pick = parse_msg_get(payload)?;
+    let inner = replica.lock();
+    let seq = pick_one(&inner.state, &inner.store, &pick).ok_or(error::NO_MESSAGE_FOUND)?;
+    let record = inner.store.record(seq).ok_or(error::NO_MESSAGE_FOUND)?;
+    let message = StoredMessage {
+        subject: String::from_utf8_lossy(record.subject()).into_owned(),
+        seq: seq.get(),
+        headers: record.headers().to_vec(),
+        payload: record.payload().to_vec(),
+        time: ApiTime::from_ns(record.ts().get()),
+    };
+    ok(route, &MsgGetResponse { message })
+}
+
+pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
+    let replica = leader_of(context, stream)?;
+    let request = MsgDeleteRequest::parse(payload)?;
+    let seq = StreamSeq::new(request.seq);
+    if !replica.lock().state.is_live(seq) {
+        return Err(error::sequence_not_found(request.seq));
+    }
+    let command = Command::DeleteMessage(DeleteMessage { seq, erase: !request.no_erase });
+    match replica.command(command).await {
+        Ok(_) => ok(route, &Success::YES),
+        Err(CommandError::Rejected(Rejection::NotFound)) => Err(error::sequence_not_found(request.seq)),
+        Err(CommandError::Rejected(Rejection::DeleteDenied)) => {
+            Err(error::stream_msg_delete_failed("message delete not permitted"))
+        }
+        Err(e) => Err(command_error(&e)),
+    }
+}

@@ -1,0 +1,315 @@
+//! Becoming and staying a member: founding a cluster, joining one, and keeping groups' members as the catalogue says.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use bytes::Bytes;
+use headwater_core::catalog::{CatalogCommand, CatalogResponse, NodeState, Replica};
+use headwater_core::durability::SyncMode;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::{self, bootstrap, membership};
+use crate::node::{self, Context};
+use crate::raft::{EffectiveSync, GroupKind, GroupParams, RaftGroup};
+use crate::transport::NodeId;
+
+const CALL_PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(200);
+
+/// `JOIN`: an empty node introduces itself. `FOUND`: a member tells it which cluster it is part of.
+#[derive(Serialize, Deserialize)]
+struct Introduction {
+    cluster_id: String,
+    node_id: NodeId,
+    name: String,
+}
+
+/// Opens this node's meta member: with what its disk holds, or by founding or joining a cluster.
+pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
+    if context.identity.cluster_id().is_some() {
+        open_meta(context).await?;
+        return Ok(());
+    }
+    let seeds: Vec<String> = context.config.peers.iter().map(|p| p.name.clone()).collect();
+    let mut told = None;
+    loop {
+        // A member may have told this node meanwhile.
+        if context.identity.cluster_id().is_some() {
+            if context.meta.raft().is_none() {
+                open_meta(context).await?;
+            }
+            return Ok(());
+        }
+        let heard = context.heard();
+        let next = bootstrap::decide(&context.config.name, context.node_id, &seeds, &heard);
+        if told.as_ref() != Some(&next) {
+            tracing::info!(?next, "the disk is empty");
+            told = Some(next.clone());
+        }
+        match next {
+            bootstrap::Move::Found { voters } => return found(context, voters).await,
+            bootstrap::Move::Join { .. } => ask_to_join(context).await,
+            bootstrap::Move::Refuse { clusters } => {
+                bail!("the peers belong to different clusters: {}", clusters.join(", "))
+            }
+            bootstrap::Move::AwaitFounder { .. } | bootstrap::Move::Ask { .. } => {}
+        }
+        tokio::select! {
+            () = context.heard_again() => {}
+            () = tokio::time::sleep(RETRY) => {}
+            () = stop_signal() => bail!("stopped before this node was part of a cluster"),
+        }
+    }
+}
+
+/// A node that waits for its peers must still stop when it is told to.
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
+    let raft = RaftGroup::start(GroupParams {
+        kind: GroupKind::Meta,
+        group: meta::GROUP,
+        raft_id: context.node_id,
+        wal: context.wal.clone(),
+        sync: EffectiveSync::new(SyncMode::Always),
+        replica: Arc::new(Arc::clone(&context.meta.replica)),
+        net: context.net.clone(),
+        receiver: context.receiver.clone(),
+        staging: context.config.store_dir.join("meta.incoming"),
+    })
+    .await?;
+    context.meta.replica.with(|inner| inner.phase.loaded());
+    context.meta.started(raft.clone());
+    tokio::spawn(follow_meta(Arc::clone(context), raft.clone()));
+    Ok(raft)
+}
+
+/// Wakes whoever waits for the catalogue's leader, and reports checkpoints to Raft.
+async fn follow_meta(context: Arc<Context>, raft: RaftGroup) {
+    let mut watch = raft.watch();
+    loop {
+        tokio::select! {
+            alive = watch.changed() => {
+                if !alive || raft.fatal().is_some() {
+                    let why = raft.fatal().unwrap_or_else(|| "stopped".to_owned());
+                    if context.stopping.is_cancelled() {
+                        return;
+                    }
+                    // Nothing on this node works without its catalogue; a restart reopens it on the same storage.
+                    tracing::error!(why, "the meta group's task died: this node restarts");
+                    context.stopping.cancel();
+                    #[expect(clippy::exit, reason = "the process is restarted by whoever runs it, on the same storage")]
+                    std::process::exit(70);
+                }
+                context.catalogue_changed();
+            }
+            () = context.meta.replica.persisted_moved.notified() => raft.persisted_moved().await,
+        }
+    }
+}
+
+async fn found(context: &Arc<Context>, voters: Vec<(String, NodeId)>) -> anyhow::Result<()> {
+    let cluster_id = format!("{:016x}", rand::random::<u64>());
+    context.identity.join_cluster(&cluster_id)?;
+    tracing::info!(cluster_id, ?voters, "founding the cluster");
+    let raft = open_meta(context).await?;
+    if let Err(why) = raft.initialize(voters.iter().map(|(_, id)| *id).collect()).await {
+        bail!("the meta group could not be founded: {why}");
+    }
+    let context = Arc::clone(context);
+    tokio::spawn(async move {
+        // The others hear of it from the invitations below; a majority of them elects.
+        let command = CatalogCommand::InitCluster { cluster_id };
+        while !matches!(context.meta.write(None, command.clone()).await, Ok(CatalogResponse::Cluster { .. })) {
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+    Ok(())
+}
+
+/// Asks every member that is up; the first that can reach the leader registers this node, and an invitation follows.
+async fn ask_to_join(context: &Arc<Context>) {
+    for peer in context.transport.peers() {
+        let Some(cluster_id) = peer.cluster_id.clone() else { continue };
+        let intro = Introduction { cluster_id, node_id: context.node_id, name: context.config.name.clone() };
+        let body = Bytes::from(serde_json::to_vec(&intro).expect("plain data"));
+        match context.transport.request(peer.node_id, meta::kind::JOIN, &[body], CALL_PATIENCE).await {
+            Ok(_) => return,
+            Err(error) => tracing::info!(peer = peer.node_name, %error, "not admitted yet"),
+        }
+    }
+}
+
+/// An empty node asks this member. Its addresses come from its hello.
+pub(crate) async fn serve_join(context: &Arc<Context>, body: Bytes) -> Result<Vec<Bytes>, String> {
+    let intro: Introduction = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
+    let hello = context
+        .transport
+        .peers()
+        .into_iter()
+        .find(|p| p.node_id == intro.node_id)
+        .ok_or("the link back to the joining node is not up yet")?;
+    let command = CatalogCommand::RegisterNode {
+        name: headwater_core::catalog::NodeName::new(hello.node_name.clone()),
+        incarnation: headwater_core::ids::RaftNodeId::new(hello.node_id),
+        addresses: headwater_core::catalog::Addresses {
+            client: hello.client_addr.clone(),
+            cluster: hello.cluster_addr.clone(),
+            http: hello.http_addr.clone(),
+        },
+        boot_epoch: hello.boot_epoch,
+        tags: BTreeSet::new(),
+        zone: None,
+    };
+    match context.meta.write(None, command).await {
+        Ok(CatalogResponse::Refused(why)) => Err(why.to_string()),
+        Ok(_) => {
+            invite(context, hello.node_id).await?;
+            Ok(vec![])
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Tells an empty node that it is a member now.
+async fn invite(context: &Arc<Context>, node: NodeId) -> Result<(), String> {
+    let cluster_id = context.identity.cluster_id().ok_or("not a member")?;
+    let intro = Introduction { cluster_id, node_id: context.node_id, name: context.config.name.clone() };
+    let body = Bytes::from(serde_json::to_vec(&intro).expect("plain data"));
+    context.transport.request(node, meta::kind::FOUND, &[body], CALL_PATIENCE).await.map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// A member says that this node is part of its cluster.
+pub(crate) async fn serve_found(context: &Arc<Context>, _from: NodeId, body: Bytes) -> Result<Vec<Bytes>, String> {
+    let intro: Introduction = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
+    match context.identity.cluster_id() {
+        Some(ours) if ours == intro.cluster_id => Ok(vec![]),
+        Some(ours) => Err(format!("already part of cluster {ours}")),
+        None => {
+            context.identity.join_cluster(&intro.cluster_id).map_err(|e| e.to_string())?;
+            tracing::info!(cluster_id = intro.cluster_id, by = intro.name, "joined the cluster");
+            context.hear_again();
+            Ok(vec![])
+        }
+    }
+}
+
+/// Keeps the catalogue's record of this node current.
+pub(crate) async fn register(context: Arc<Context>) {
+    let mut refused = None;
+    loop {
+        match node::register_once(&context).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(why) => {
+                if refused.as_ref() != Some(&why) {
+                    tracing::error!(why, "the cluster refuses this node: it serves nothing");
+                    context.quarantine(&why);
+                    refused = Some(why);
+                }
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            () = context.stopping.cancelled() => return,
+        }
+    }
+}
+
+/// Once a second: membership of the groups that are led here, invitations to members that do not know yet.
+pub(crate) fn tick(context: &Arc<Context>, count: u64) {
+    if !count.is_multiple_of(10) {
+        return;
+    }
+    let empty: Vec<NodeId> = context
+        .transport
+        .peers()
+        .into_iter()
+        .filter(|p| p.cluster_id.is_none() && context.is_member(p.node_id))
+        .map(|p| p.node_id)
+        .collect();
+    let context = Arc::clone(context);
+    tokio::spawn(async move {
+        for node in empty {
+            if let Err(error) = invite(&context, node).await {
+                tracing::debug!(node, error, "invitation not taken");
+            }
+        }
+        keep_meta_members(&context).await;
+        keep_stream_members(&context).await;
+    });
+}
+
+async fn keep_meta_members(context: &Arc<Context>) {
+    let Some(raft) = context.meta.raft().filter(|_| context.meta.leads()) else { return };
+    let state = raft.state();
+    let current = context.meta.current_nodes();
+    // Founders vote before they have registered; only replaced incarnations leave.
+    let past: BTreeSet<NodeId> =
+        context.meta.read(|c| c.nodes().flat_map(|n| n.past.iter().map(|p| p.get())).collect());
+    let mut wanted: BTreeSet<NodeId> = state.members.voters().difference(&past).copied().collect();
+    for node in current {
+        if wanted.len() < bootstrap::META_VOTERS_MAX {
+            wanted.insert(node);
+        }
+    }
+    change(raft, &state, &wanted, "meta").await;
+}
+
+/// A node that came back with a new disk takes its place in every stream that had a replica on it.
+async fn keep_stream_members(context: &Arc<Context>) {
+    if context.meta.leads() {
+        let moved = context.meta.read(|c| {
+            let current = |r: &Replica| c.node(&r.node).filter(|n| n.state != NodeState::Removed).map(|n| n.incarnation);
+            c.streams()
+                .filter(|s| s.replicas.len() > 1)
+                .filter(|s| s.replicas.iter().any(|r| current(r).is_some_and(|id| id != r.raft_id)))
+                .map(|s| {
+                    let replicas = s.replicas.iter().map(|r| Replica {
+                        node: r.node.clone(),
+                        raft_id: current(r).unwrap_or(r.raft_id),
+                    });
+                    (s.id, replicas.collect::<Vec<_>>())
+                })
+                .collect::<Vec<_>>()
+        });
+        for (id, replicas) in moved {
+            // Tried again in a second.
+            let _again = context.meta.write(None, CatalogCommand::PlaceStream { id, replicas }).await;
+        }
+    }
+    for replica in context.streams.all_local().into_iter().filter(|r| r.leads()) {
+        let Some(raft) = replica.raft() else { continue };
+        let wanted: BTreeSet<u64> = context.meta.read(|c| {
+            c.stream(replica.spec.stream).map(|s| s.replicas.iter().map(|r| r.raft_id.get()).collect()).unwrap_or_default()
+        });
+        change(&raft, &raft.state(), &wanted, &replica.spec.name).await;
+    }
+}
+
+async fn change(raft: &RaftGroup, state: &crate::raft::GroupState, wanted: &BTreeSet<u64>, of: &str) {
+    let Some(change) = membership::next_change(state, wanted) else { return };
+    tracing::info!(group = of, ?change, "membership");
+    let result = match change {
+        membership::Change::AddLearner(id) => raft.add_learner(id).await,
+        membership::Change::SetVoters(voters) => raft.set_voters(voters).await,
+        membership::Change::RemoveLearners(ids) => raft.remove_learners(ids).await,
+    };
+    if let Err(error) = result {
+        tracing::warn!(group = of, error, "membership change not made; tried again");
+    }
+}

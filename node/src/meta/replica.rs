@@ -1,0 +1,237 @@
+//! This node's copy of the catalogue.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_core::catalog::{Catalog, CatalogEntry, CatalogResponse};
+use headwater_core::ids::LogIndex;
+use headwater_core::recovery::PhaseLatch;
+use headwater_storage::checkpoint::{CHECKPOINT_FILE, MetaCheckpoint};
+use headwater_storage::disk::Disk;
+use headwater_storage::wal::Wal;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::raft::transfer::{FileEntry, Outgoing, Staged};
+use crate::raft::{Committed, LogPos, Members, Replica, SnapshotHead};
+
+/// A checkpoint is written after this many entries; quiet catalogues are written on the node's tick.
+const CHECKPOINT_ENTRIES: u64 = 64;
+
+pub(crate) struct Inner {
+    pub(crate) catalog: Catalog,
+    pub(crate) members: Members,
+    applied: Option<LogPos>,
+    persisted: Option<SnapshotHead>,
+    recovered: (Option<LogPos>, Members),
+    writing: bool,
+    pub(crate) phase: PhaseLatch,
+    pub(crate) failed: Option<String>,
+}
+
+pub(crate) struct MetaReplica {
+    inner: Mutex<Inner>,
+    disk: Arc<dyn Disk>,
+    wal: Wal,
+    dir: PathBuf,
+    runtime: tokio::runtime::Handle,
+    /// The catalogue changed.
+    pub(crate) changed: Notify,
+    /// A checkpoint was published.
+    pub(crate) persisted_moved: Notify,
+}
+
+impl MetaReplica {
+    /// Opens the catalogue as of its checkpoint; the log brings it up to date.
+    pub(crate) fn open(disk: Arc<dyn Disk>, wal: Wal, dir: PathBuf, phase: PhaseLatch) -> io::Result<Arc<Self>> {
+        disk.create_dir_all(&dir)?;
+        let found = MetaCheckpoint::load(&*disk, &dir).map_err(io::Error::other)?;
+        let (catalog, head) = match &found {
+            Some(c) => (read_catalog(c)?, Some(head_of(c)?)),
+            None => (Catalog::default(), None),
+        };
+        let recovered = head.as_ref().map_or((None, Members::default()), |h| (Some(h.at), h.members.clone()));
+        Ok(Arc::new(Self {
+            inner: Mutex::new(Inner {
+                catalog,
+                members: recovered.1.clone(),
+                applied: recovered.0,
+                persisted: head,
+                recovered,
+                writing: false,
+                phase,
+                failed: None,
+            }),
+            disk,
+            wal,
+            dir,
+            runtime: tokio::runtime::Handle::current(),
+            changed: Notify::new(),
+            persisted_moved: Notify::new(),
+        }))
+    }
+
+    /// Looks at the catalogue.
+    pub(crate) fn read<T>(&self, f: impl FnOnce(&Catalog) -> T) -> T {
+        f(&self.inner.lock().catalog)
+    }
+
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        f(&mut self.inner.lock())
+    }
+
+    pub(crate) fn applied(&self) -> Option<LogPos> {
+        self.inner.lock().applied
+    }
+
+    pub(crate) fn persisted(&self) -> LogIndex {
+        self.inner.lock().persisted.as_ref().map_or(LogIndex::new(0), |h| h.at.index)
+    }
+
+    /// Writes a checkpoint if anything changed since the last one, once the log is synced that far.
+    pub(crate) fn checkpoint(self: &Arc<Self>) {
+        let (head, checkpoint) = {
+            let mut inner = self.inner.lock();
+            let Some(at) = inner.applied else { return };
+            if inner.writing || inner.failed.is_some() || inner.persisted.as_ref().is_some_and(|h| h.at == at) {
+                return;
+            }
+            inner.writing = true;
+            let head = SnapshotHead { at, members: inner.members.clone() };
+            (head.clone(), MetaCheckpoint {
+                applied: at,
+                membership: Bytes::from(serde_json::to_vec(&head.members).expect("plain data")),
+                snapshot: Bytes::new(),
+                image: Bytes::from(inner.catalog.image()),
+            })
+        };
+        let this = Arc::clone(self);
+        // The store may never be ahead of its log on disk.
+        self.wal.sync_barrier(
+            super::GROUP,
+            checkpoint.applied.index,
+            Box::new(move |synced| {
+                let runtime = this.runtime.clone();
+                runtime.spawn_blocking(move || {
+                    let result = synced
+                        .map_err(|e| e.to_string())
+                        .and_then(|()| checkpoint.publish(&*this.disk, &this.dir).map_err(|e| e.to_string()));
+                    this.published(head, result);
+                });
+            }),
+        );
+    }
+
+    fn published(&self, head: SnapshotHead, result: Result<(), String>) {
+        let mut inner = self.inner.lock();
+        inner.writing = false;
+        match result {
+            Ok(()) => inner.persisted = Some(head),
+            Err(why) => {
+                let why = format!("the catalogue's checkpoint failed: {why}");
+                tracing::error!(why, "meta replica stopped");
+                inner.phase.failed(why.clone());
+                inner.failed = Some(why);
+            }
+        }
+        drop(inner);
+        self.persisted_moved.notify_one();
+    }
+}
+
+impl Replica for Arc<MetaReplica> {
+    fn recovered(&self) -> (Option<LogPos>, Members) {
+        self.inner.lock().recovered.clone()
+    }
+
+    fn apply(&self, at: LogPos, what: Committed<'_>) -> Bytes {
+        let mut inner = self.inner.lock();
+        inner.applied = Some(at);
+        match what {
+            Committed::Blank => Bytes::new(),
+            Committed::Members(members) => {
+                inner.members = members.clone();
+                Bytes::new()
+            }
+            Committed::Command(bytes) => match CatalogEntry::decode(bytes) {
+                Ok(entry) => {
+                    let response: CatalogResponse = inner.catalog.apply(at.index, &entry);
+                    Bytes::from(serde_json::to_vec(&response).expect("plain data"))
+                }
+                Err(error) => {
+                    // A newer node wrote it: applying around it would make the catalogues differ.
+                    let why = format!("catalogue entry {}: {error}", at.index);
+                    tracing::error!(why, "meta replica stopped");
+                    inner.phase.failed(why.clone());
+                    inner.failed = Some(why);
+                    Bytes::new()
+                }
+            },
+        }
+    }
+
+    fn applied_run(&self) {
+        let due = {
+            let inner = self.inner.lock();
+            let applied = inner.applied.map_or(0, |a| a.index.get());
+            let persisted = inner.persisted.as_ref().map_or(0, |h| h.at.index.get());
+            applied >= persisted + CHECKPOINT_ENTRIES
+        };
+        if due {
+            self.checkpoint();
+        }
+        self.changed.notify_one();
+    }
+
+    fn snapshot(&self) -> Option<SnapshotHead> {
+        self.inner.lock().persisted.clone()
+    }
+
+    fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn Outgoing>)>> {
+        let Some(found) = MetaCheckpoint::load(&*self.disk, &self.dir).map_err(io::Error::other)? else { return Ok(None) };
+        Ok(Some((head_of(&found)?, Box::new(OneFile(found.encode())))))
+    }
+
+    fn install(&self, head: &SnapshotHead, staged: Staged) -> io::Result<()> {
+        let found = MetaCheckpoint::load(&*self.disk, &staged.dir)
+            .map_err(io::Error::other)?
+            .ok_or_else(|| io::Error::other("the staged catalogue has no checkpoint"))?;
+        found.publish(&*self.disk, &self.dir)?;
+        let catalog = read_catalog(&found)?;
+        let mut inner = self.inner.lock();
+        inner.catalog = catalog;
+        inner.members = head.members.clone();
+        inner.applied = Some(head.at);
+        inner.persisted = Some(head.clone());
+        drop(inner);
+        self.changed.notify_one();
+        Ok(())
+    }
+}
+
+fn read_catalog(found: &MetaCheckpoint) -> io::Result<Catalog> {
+    Catalog::from_image(&found.image).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+fn head_of(found: &MetaCheckpoint) -> io::Result<SnapshotHead> {
+    let members = serde_json::from_slice(&found.membership)?;
+    Ok(SnapshotHead { at: found.applied, members })
+}
+
+/// The checkpoint as read; the file may be replaced meanwhile.
+struct OneFile(Vec<u8>);
+
+impl Outgoing for OneFile {
+    fn files(&self) -> Vec<FileEntry> {
+        vec![FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: self.0.len() as u64 }]
+    }
+
+    fn read(&self, _file: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let part = self.0.get(start..start + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buf.copy_from_slice(part);
+        Ok(())
+    }
+}

@@ -1,0 +1,612 @@
+//! One node: what it consists of, and the order in which it starts and stops.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::{BufMut, Bytes, BytesMut};
+use headwater_core::catalog::{Addresses, CatalogCommand, CatalogResponse, NodeName};
+use headwater_core::ids::{Generation, RaftNodeId, StreamId};
+use headwater_protocol::api::stream::StreamInfo;
+use headwater_storage::disk::Disk;
+use headwater_storage::flusher::Flusher;
+use headwater_storage::wal::Wal;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::Broker;
+use crate::config::NodeConfig;
+use crate::identity::Identity;
+use crate::jetstream::{self, Forwards};
+use crate::meta::{self, Meta, bootstrap};
+use crate::raft::{Directory, RaftNet, Receiver};
+use crate::stream::forward::{AckBuilder, Fate, Forwarded};
+pub(crate) use crate::stream::Owner;
+use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
+use crate::stream::{self, Streams};
+use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Respond, Target, Transport};
+
+/// The only account at this stage.
+pub(crate) const ACCOUNT: &str = "$G";
+/// The cluster's name, as clients are told.
+pub(crate) const CLUSTER_NAME: &str = "headwater";
+/// How often every replica is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// Grace for handing over and flushing at a stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(8);
+
+mod kind {
+    /// `stream u64 | term u64`: the sender leads this stream.
+    pub(super) const LEADS: u8 = 0x2a;
+    /// `stream u64 | generation u64 | raft id u64`: a replica has drained past the barrier.
+    pub(super) const DRAINED: u8 = 0x28;
+    /// A stream's name; answered by its description from its leader.
+    pub(super) const STREAM_INFO: u8 = 0x2b;
+}
+
+/// Everything that the node's parts share.
+pub(crate) struct Context {
+    pub(crate) config: NodeConfig,
+    pub(crate) node_id: NodeId,
+    pub(crate) boot_id: String,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) last_run: crate::identity::LastRunFacts,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) wal: Wal,
+    pub(crate) flusher: Flusher,
+    pub(crate) broker: Broker,
+    pub(crate) transport: Transport,
+    pub(crate) net: RaftNet,
+    pub(crate) receiver: Receiver,
+    pub(crate) meta: Meta,
+    pub(crate) streams: Streams,
+    pub(crate) forwards: Forwards,
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// The catalogue or a leadership changed: look at what is open and what is configured.
+    changed: Notify,
+    /// What empty peers said of themselves, for founding a cluster.
+    heard: Mutex<BTreeMap<String, bootstrap::Heard>>,
+    heard_changed: Notify,
+    api_total: AtomicU64,
+    api_errors: AtomicU64,
+    /// The client listener is open.
+    pub(crate) serving: AtomicBool,
+    pub(crate) started: std::time::Instant,
+    pub(crate) stopping: CancellationToken,
+}
+
+impl Context {
+    pub(crate) fn catalogue_changed(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Node names by incarnation.
+    pub(crate) fn node_names(&self) -> HashMap<NodeId, String> {
+        self.meta.read(|c| c.nodes().map(|n| (n.incarnation.get(), n.name.as_str().to_owned())).collect())
+    }
+
+    pub(crate) fn is_clustered(&self) -> bool {
+        !self.config.peers.is_empty()
+    }
+
+    pub(crate) fn cluster_name(&self) -> String {
+        CLUSTER_NAME.to_owned()
+    }
+
+    /// Nodes that this one cannot reach now: no place for a new stream if others are up.
+    pub(crate) fn unreachable_nodes(&self) -> BTreeSet<NodeName> {
+        self.meta.read(|c| {
+            c.nodes()
+                .filter(|n| n.incarnation.get() != self.node_id && !self.transport.is_up(n.incarnation.get()))
+                .map(|n| n.name.clone())
+                .collect()
+        })
+    }
+
+    /// A name nobody else has.
+    pub(crate) fn random_name(&self) -> String {
+        format!("{:08x}", rand::random::<u32>())
+    }
+
+    pub(crate) fn api_requests(&self, n: u64) {
+        self.api_total.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn api_errors(&self, n: u64) {
+        self.api_errors.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn api_counts(&self) -> (u64, u64) {
+        (self.api_total.load(Ordering::Relaxed), self.api_errors.load(Ordering::Relaxed))
+    }
+
+    /// A promise weaker than `always` is about to be given: hard state must know before.
+    pub(crate) fn weak_promise(&self) {
+        self.identity.weak_promise();
+    }
+
+    /// Tells every peer that this node leads a stream.
+    pub(crate) fn claim_leadership(&self, stream: StreamId, term: u64) {
+        self.streams.claimed(stream.get(), term, self.node_id);
+        for peer in self.transport.peers() {
+            self.send_claim(peer.node_id, stream, term);
+        }
+    }
+
+    fn send_claim(&self, to: NodeId, stream: StreamId, term: u64) {
+        let mut out = BytesMut::with_capacity(16);
+        out.put_u64_le(stream.get());
+        out.put_u64_le(term);
+        // A peer that is down hears it when it comes up.
+        let _down = self.transport.send(to, kind::LEADS, &[out.freeze()]);
+    }
+
+    pub(crate) fn report_drained(&self, leader: NodeId, stream: StreamId, generation: Generation, replica: RaftNodeId) {
+        let mut out = BytesMut::with_capacity(24);
+        for n in [stream.get(), generation.get(), replica.get()] {
+            out.put_u64_le(n);
+        }
+        // Reported again on the next tick.
+        let _down = self.transport.send(leader, kind::DRAINED, &[out.freeze()]);
+    }
+
+    pub(crate) async fn ask_stream_info(&self, node: NodeId, stream: &str) -> Option<StreamInfo> {
+        let name = Bytes::copy_from_slice(stream.as_bytes());
+        let body = self.transport.request(node, kind::STREAM_INFO, &[name], Duration::from_secs(2)).await.ok()?;
+        serde_json::from_slice(&body).ok()
+    }
+
+    /// A forwarded batch came to a node that does not lead: nothing of it was stored.
+    pub(crate) fn refuse_batch(&self, to: NodeId, batch: u64, messages: &[Forwarded]) {
+        let mut acks = AckBuilder::new(batch);
+        for (message, _) in (0_u32..).zip(messages).filter(|(_, m)| m.wants_ack) {
+            acks.push(message, &Fate::Unknown);
+        }
+        // If the link is down the other node has given the batch up already.
+        let _down = self.transport.send(to, PUBLISH_ACKS, &[acks.finish()]);
+    }
+
+    pub(crate) fn heard(&self) -> BTreeMap<String, bootstrap::Heard> {
+        self.heard.lock().clone()
+    }
+
+    pub(crate) async fn heard_again(&self) {
+        self.heard_changed.notified().await;
+    }
+
+    pub(crate) fn hear_again(&self) {
+        self.heard_changed.notify_one();
+    }
+
+    /// Whether a node id belongs to a current member, by the catalogue or by the meta group itself.
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        self.meta.current_nodes().contains(&node)
+            || self.meta.state().is_some_and(|s| s.members.nodes.contains(&node))
+    }
+
+    /// The cluster remembers more than this disk holds: nothing here may vote or serve.
+    pub(crate) fn quarantine(&self, why: &str) {
+        for replica in self.streams.all_local() {
+            let mut inner = replica.lock();
+            replica.fail(&mut inner, format!("quarantined: {why}"));
+        }
+    }
+
+    /// Writes acks of a stream that has no replica here.
+    pub(crate) fn ack_writer(&self, stream: u64) -> Option<AckWriter> {
+        let name = self.meta.read(|c| c.stream(StreamId::new(stream)).map(|s| s.key.name.clone()))?;
+        Some(AckWriter::new(self.broker.clone(), self.transport.clone(), &name))
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let mut targets: BTreeMap<String, String> =
+            self.config.peers.iter().map(|p| (p.name.clone(), p.addr.clone())).collect();
+        self.meta.read(|c| {
+            for node in c.nodes() {
+                let name = node.name.as_str();
+                // A seed's name is resolved at every dial, so it stays right when addresses move.
+                if !targets.contains_key(name) && node.state != headwater_core::catalog::NodeState::Removed {
+                    targets.insert(name.to_owned(), node.addresses.cluster.clone());
+                }
+            }
+        });
+        targets.remove(&self.config.name);
+        targets.into_iter().map(|(name, addr)| Target { name, addr }).collect()
+    }
+}
+
+struct Ids;
+
+impl Directory for Ids {
+    fn node_of(&self, _group: u64, raft_id: u64) -> Option<NodeId> {
+        // A replica's Raft id is its node's incarnation.
+        Some(raft_id)
+    }
+}
+
+/// Messages from peers, sorted to whom they belong. The context is set once it exists.
+#[derive(Default)]
+struct Peers(std::sync::OnceLock<Arc<Context>>, std::sync::OnceLock<(Arc<Identity>, NodeConfig)>);
+
+impl Peers {
+    fn context(&self) -> Option<&Arc<Context>> {
+        self.0.get()
+    }
+}
+
+impl PeerHandler for Peers {
+    fn local_hello(&self) -> LocalHello {
+        let (identity, config) = self.1.get().expect("set before the transport starts");
+        LocalHello {
+            cluster_id: identity.cluster_id(),
+            node_name: config.name.clone(),
+            node_id: identity.node_id(),
+            boot_epoch: identity.boot_epoch(),
+            client_addr: config.client_advertise.clone(),
+            cluster_addr: config.cluster_advertise.clone(),
+            http_addr: config.http.to_string(),
+            empty: identity.cluster_id().is_none(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    fn on_hello(&self, peer: &PeerHello) -> Result<(), String> {
+        let (identity, config) = self.1.get().expect("set before the transport starts");
+        if peer.node_name == config.name {
+            return Err(format!("two nodes are called {:?}", peer.node_name));
+        }
+        match (identity.cluster_id(), &peer.cluster_id) {
+            (Some(ours), Some(theirs)) if ours != *theirs => Err(format!("cluster {theirs} is not ours, {ours}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_up(&self, peer: &PeerHello) {
+        let Some(context) = self.context() else { return };
+        let heard = match &peer.cluster_id {
+            Some(cluster_id) => bootstrap::Heard::Member { cluster_id: cluster_id.clone() },
+            None => bootstrap::Heard::Empty { node_id: peer.node_id },
+        };
+        context.heard.lock().insert(peer.node_name.clone(), heard);
+        context.heard_changed.notify_one();
+        context.broker.peer_up(peer.node_id);
+        for replica in context.streams.all_local().into_iter().filter(|r| r.leads()) {
+            let term = replica.raft().map_or(1, |r| r.state().term);
+            context.send_claim(peer.node_id, replica.spec.stream, term);
+        }
+        context.catalogue_changed();
+    }
+
+    fn on_down(&self, node: NodeId) {
+        let Some(context) = self.context() else { return };
+        context.net.on_down(node);
+        context.receiver.on_down(node);
+        context.forwards.on_down(node);
+        context.broker.peer_down(node);
+    }
+
+    fn on_message(&self, from: NodeId, message: u8, body: Bytes) {
+        let Some(context) = self.context() else { return };
+        let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        match message {
+            crate::raft::kind::APPEND_RESULT => context.net.on_append_result(body),
+            crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => context.receiver.on_message(from, message, body),
+            0x10..=0x1f => context.broker.on_peer_message(from, message, body),
+            PUBLISH_BATCH => jetstream::on_publish_batch(context, from, body),
+            PUBLISH_ACKS => context.forwards.on_acks(body, |stream| {
+                let replica = context.streams.local(stream);
+                replica.map(|r| r.acks.clone()).or_else(|| context.ack_writer(stream))
+            }),
+            jetstream::kind::SERVICE => jetstream::on_service(context, &body),
+            kind::LEADS => {
+                if let (Some(stream), Some(term)) = (n(0), n(8)) {
+                    context.streams.claimed(stream, term, from);
+                }
+            }
+            kind::DRAINED => {
+                if let (Some(stream), Some(generation), Some(replica)) = (n(0), n(8), n(16))
+                    && let Some(leader) = context.streams.local(stream).filter(|r| r.leads())
+                {
+                    tokio::spawn(async move {
+                        // The replica reports again if it did not take.
+                        let _again = leader.complete(Generation::new(generation), RaftNodeId::new(replica)).await;
+                    });
+                }
+            }
+            other => tracing::warn!(from, kind = other, "unknown message from a peer"),
+        }
+    }
+
+    fn on_request(&self, from: NodeId, request: u8, body: Bytes, respond: Respond) {
+        let Some(context) = self.context().cloned() else {
+            respond.send(Err("the node is starting".to_owned()));
+            return;
+        };
+        match request {
+            0x01..=0x0f => context.receiver.on_request(request, body, respond),
+            meta::kind::WRITE => {
+                tokio::spawn(async move { respond.send(context.meta.serve_write(body).await) });
+            }
+            jetstream::kind::API_CALL => {
+                tokio::spawn(async move { respond.send(jetstream::serve_api_call(&context, body).await) });
+            }
+            kind::STREAM_INFO => {
+                let name = String::from_utf8_lossy(&body).into_owned();
+                let info = jetstream::streams::serve_info(&context, &name);
+                respond.send(match info {
+                    Some(info) => Ok(vec![Bytes::from(serde_json::to_vec(&info).expect("plain data"))]),
+                    None => Err("not led here".to_owned()),
+                });
+            }
+            meta::kind::JOIN => {
+                tokio::spawn(async move { respond.send(crate::join::serve_join(&context, body).await) });
+            }
+            meta::kind::FOUND => {
+                tokio::spawn(async move { respond.send(crate::join::serve_found(&context, from, body).await) });
+            }
+            other => respond.send(Err(format!("unknown request {other:#x}"))),
+        }
+    }
+
+    fn on_turn_end(&self, _from: NodeId) {
+        if let Some(context) = self.context() {
+            context.forwards.turn_end(&context.transport);
+        }
+    }
+
+    fn on_bulk(&self, from: NodeId, bulk: BulkStream) {
+        let Some(context) = self.context().cloned() else { return };
+        tokio::spawn(async move {
+            if let Err(error) = context.receiver.on_bulk(bulk.header, bulk.stream).await {
+                tracing::warn!(from, %error, "snapshot transfer failed; the leader sends it again");
+            }
+        });
+    }
+}
+
+/// Runs a node until SIGTERM or Ctrl-C.
+pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
+    die_with_parent();
+    let bind = |what: &str, addr: std::net::SocketAddr| {
+        std::net::TcpListener::bind(addr).with_context(|| format!("--{what} {addr}: cannot listen"))
+    };
+    let client_listener = bind("listen", config.listen)?;
+    let http_listener = bind("http", config.http)?;
+    let cluster_listener = bind("cluster-listen", config.cluster_listen)?;
+
+    let opened = crate::identity::open_store(&config)?;
+    let identity = Arc::clone(&opened.identity);
+    let node_id = identity.node_id();
+    tracing::info!(node = config.name, node_id, boot = identity.boot_epoch(), store = %config.store_dir.display(), "starting");
+
+    let peers = Arc::new(Peers::default());
+    // Set once, right here.
+    let _first = peers.1.set((Arc::clone(&identity), config.clone()));
+    let transport = Transport::start(cluster_listener, Arc::clone(&peers) as Arc<dyn PeerHandler>);
+    let mut info = crate::broker::ServerInfo::new(format!("HW{node_id:X}"), config.name.clone());
+    info.host = config.listen.ip().to_string();
+    info.port = config.listen.port();
+    info.client_advertise = Some(config.client_advertise.clone());
+    if !config.peers.is_empty() {
+        CLUSTER_NAME.clone_into(&mut info.cluster);
+    }
+    info.jetstream = true;
+    info.limits.payload_bytes_max = config.max_payload;
+    let broker = Broker::new(info);
+    let meta_replica = meta::MetaReplica::open(
+        Arc::clone(&opened.disk),
+        opened.wal.clone(),
+        config.store_dir.join("meta"),
+        crate::identity::meta_phase(&opened),
+    )
+    .context("the catalogue cannot be opened")?;
+    let meta = Meta::new(meta_replica, transport.clone());
+    let context = Arc::new(Context {
+        node_id,
+        boot_id: format!("{node_id:x}-{}", identity.boot_epoch()),
+        identity,
+        last_run: opened.last_run,
+        disk: opened.disk,
+        wal: opened.wal,
+        flusher: opened.flusher,
+        net: RaftNet::new(transport.clone(), Arc::new(Ids)),
+        receiver: Receiver::new(transport.clone()),
+        broker: broker.clone(),
+        transport,
+        meta,
+        streams: Streams::default(),
+        forwards: Forwards::default(),
+        runtime: tokio::runtime::Handle::current(),
+        changed: Notify::new(),
+        heard: Mutex::default(),
+        heard_changed: Notify::new(),
+        api_total: AtomicU64::new(0),
+        api_errors: AtomicU64::new(0),
+        serving: AtomicBool::new(false),
+        started: std::time::Instant::now(),
+        stopping: CancellationToken::new(),
+        config,
+    });
+    broker.set_jetstream(Arc::new(jetstream::Service(Arc::clone(&context))));
+    broker.set_transport(context.transport.clone());
+    if peers.0.set(Arc::clone(&context)).is_err() {
+        bail!("the node was started twice");
+    }
+    context.transport.set_targets(context.targets());
+
+    let http = tokio::spawn(crate::admin::serve(http_listener, Arc::clone(&context)));
+    crate::join::start_meta(&context).await?;
+    tokio::spawn(follow_catalogue(Arc::clone(&context)));
+    tokio::spawn(crate::join::register(Arc::clone(&context)));
+    tokio::spawn(crate::planner::run(Arc::clone(&context)));
+    tokio::spawn(tick(Arc::clone(&context)));
+    tokio::spawn(crate::client::listener::run(client_listener, broker, context.stopping.clone()));
+    context.serving.store(true, Ordering::Release);
+    tracing::info!(clients = %context.config.listen, http = %context.config.http, "serving");
+
+    wait_for_stop().await;
+    stop(&context).await;
+    http.abort();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps what is open, routed and dialled as the catalogue says.
+async fn follow_catalogue(context: Arc<Context>) {
+    loop {
+        context.transport.set_targets(context.targets());
+        let own = context.config.client_advertise.clone();
+        let urls = context.meta.read(|c| {
+            let mut urls: Vec<String> = c.nodes().map(|n| n.addresses.client.clone()).filter(|u| *u != own).collect();
+            urls.sort();
+            urls
+        });
+        context.broker.set_connect_urls(urls);
+        stream::reconcile(&context).await;
+        tokio::select! {
+            () = context.changed.notified() => {}
+            () = context.meta.replica.changed.notified() => {}
+            () = tokio::time::sleep(Duration::from_secs(5)) => {}
+            () = context.stopping.cancelled() => return,
+        }
+    }
+}
+
+async fn tick(context: Arc<Context>) {
+    let mut timer = tokio::time::interval(TICK);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut count = 0_u64;
+    loop {
+        tokio::select! {
+            _ = timer.tick() => {}
+            () = context.stopping.cancelled() => return,
+        }
+        count += 1;
+        for replica in context.streams.all_local() {
+            replica.tick();
+        }
+        if count.is_multiple_of(10) {
+            context.forwards.tick();
+            for pinned in context.wal.pinned_groups() {
+                if pinned.group == meta::GROUP {
+                    context.meta.replica.checkpoint();
+                }
+                if let Some(replica) = context.streams.all_local().into_iter().find(|r| r.spec.group == pinned.group) {
+                    let mut inner = replica.lock();
+                    inner.flushing.set_log_pressure();
+                    replica.flush_if_due(&mut inner);
+                }
+            }
+        }
+        if count.is_multiple_of(50) {
+            context.meta.replica.checkpoint();
+        }
+        crate::join::tick(&context, count);
+    }
+}
+
+async fn wait_for_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "signals cannot be caught; stop this node with kill -9");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Hands over leadership, tells clients, persists everything, syncs, and marks the stop as clean.
+async fn stop(context: &Arc<Context>) {
+    tracing::info!("stopping");
+    context.broker.lame_duck();
+    let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
+    let handing = async {
+        for replica in context.streams.all_local().into_iter().filter(|r| r.leads() && r.is_replicated()) {
+            // Nobody may be up to take over; then the log is as safe as after kill -9.
+            let _nobody = replica.hand_over(context, None).await;
+        }
+    };
+    // What was not handed over in time elects a new leader by itself.
+    let _late = tokio::time::timeout_at(deadline, handing).await;
+    context.stopping.cancel();
+    let flushing = async {
+        for replica in context.streams.all_local() {
+            replica.persist_all().await;
+        }
+    };
+    let flushed = tokio::time::timeout_at(deadline, flushing).await.is_ok();
+    for replica in context.streams.all_local() {
+        if let Some(raft) = replica.raft() {
+            raft.shutdown().await;
+        }
+    }
+    if let Some(raft) = context.meta.raft() {
+        raft.shutdown().await;
+    }
+    context.transport.shutdown();
+    let (tx, rx) = tokio::sync::oneshot::channel();
+    context.wal.sync_all(Box::new(move |result| {
+        // Nobody waits any more if the deadline has passed.
+        let _late = tx.send(result.is_ok());
+    }));
+    let synced = matches!(tokio::time::timeout(Duration::from_secs(2), rx).await, Ok(Ok(true)));
+    if synced {
+        context.identity.clean_stop();
+    }
+    tracing::info!(flushed, synced, "stopped");
+}
+
+/// `dev` and `demo` start nodes that must not outlive them.
+fn die_with_parent() {
+    let Some(parent) = std::env::var("HEADWATER_PARENT").ok().and_then(|p| p.parse::<i32>().ok()) else { return };
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)) {
+        tracing::warn!(%error, "this node may outlive the command that started it");
+    }
+    // The parent may have gone before the line above.
+    if rustix::process::getppid().map(rustix::process::Pid::as_raw_nonzero).is_none_or(|p| p.get() != parent) {
+        tracing::warn!("the command that started this node is gone");
+        #[expect(clippy::exit, reason = "nothing has been started yet")]
+        std::process::exit(1);
+    }
+}
+
+/// Registers this node's current incarnation; `Ok(false)` if it has to be tried again.
+pub(crate) async fn register_once(context: &Arc<Context>) -> Result<bool, String> {
+    let name = NodeName::new(context.config.name.clone());
+    let addresses = Addresses {
+        client: context.config.client_advertise.clone(),
+        cluster: context.config.cluster_advertise.clone(),
+        http: context.config.http.to_string(),
+    };
+    let epoch = context.identity.boot_epoch();
+    let current = context.meta.read(|c| {
+        c.node(&name).is_some_and(|n| {
+            n.incarnation.get() == context.node_id && n.addresses == addresses && n.boot_epoch == epoch
+        })
+    });
+    if current {
+        return Ok(true);
+    }
+    let command = CatalogCommand::RegisterNode {
+        name,
+        incarnation: RaftNodeId::new(context.node_id),
+        addresses,
+        boot_epoch: epoch,
+        tags: BTreeSet::new(),
+        zone: None,
+    };
+    match context.meta.write(None, command).await {
+        Ok(CatalogResponse::Refused(why)) => Err(why.to_string()),
+        Ok(_) => Ok(true),
+        Err(_) => Ok(false),
+    }
+}

@@ -1,0 +1,22 @@
+//! Replication: openraft behind this one module. Its types appear nowhere else.
+//!
+//! A [`RaftGroup`] is one member of one group, running on the data thread. It stores its log in the node's shared WAL
+//! and drives a [`Replica`], which owns the state and the files.
+
+mod codec;
+mod group;
+mod log_store;
+mod machine;
+mod network;
+mod receiver;
+#[cfg(test)]
+mod suite;
+pub(crate) mod transfer;
+mod types;
+
+pub(crate) use group::{GroupKind, GroupParams, Proposed, RaftGroup, WriteError};
+pub(crate) use log_store::EffectiveSync;
+pub(crate) use machine::{Committed, Replica, SnapshotHead};
+pub(crate) use network::{Directory, RaftNet, kind};
+pub(crate) use receiver::Receiver;
+pub(crate) use types::{GroupState, LogPos, Members, Role};

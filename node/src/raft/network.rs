@@ -1,0 +1,318 @@
+//! openraft's network over the node's one link per peer: pipelined appends, unary heartbeats and votes, bulk snapshots.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::codec::{self, Reader};
+use super::machine::SnapshotBody;
+use super::transfer;
+use super::types::*;
+use crate::transport::{NodeId, Transport};
+
+/// Frame kinds on the peer link that belong to Raft.
+pub(crate) mod kind {
+    pub(crate) const APPEND: u8 = 0x01;
+    pub(crate) const APPEND_RESULT: u8 = 0x02;
+    pub(crate) const APPEND_UNARY: u8 = 0x03;
+    pub(crate) const VOTE: u8 = 0x04;
+    pub(crate) const PRE_VOTE: u8 = 0x05;
+    pub(crate) const TRANSFER_LEADER: u8 = 0x06;
+    pub(crate) const APPEND_CLOSE: u8 = 0x07;
+}
+
+/// A replication stream with no answer for this long is dead (a lost response would wedge it for ever).
+const STREAM_IDLE: Duration = Duration::from_secs(10);
+/// Appends in flight on one stream; openraft pipelines at most 64.
+const STREAM_WINDOW: usize = 128;
+
+/// Where a group's Raft ids live now; from the catalogue.
+pub(crate) trait Directory: Send + Sync + 'static {
+    fn node_of(&self, group: u64, raft_id: u64) -> Option<NodeId>;
+}
+
+type Results = mpsc::Sender<(u64, codec::AppendResult)>;
+
+/// Shared by all groups of the node: sends, and routes answers to the streams that wait for them.
+#[derive(Clone)]
+pub(crate) struct RaftNet {
+    pub(super) transport: Transport,
+    pub(super) directory: Arc<dyn Directory>,
+    streams: Arc<Mutex<HashMap<u64, (NodeId, Results)>>>,
+    next_stream: Arc<AtomicU64>,
+}
+
+impl RaftNet {
+    pub(crate) fn new(transport: Transport, directory: Arc<dyn Directory>) -> Self {
+        Self { transport, directory, streams: Arc::default(), next_stream: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// An APPEND_RESULT frame arrived.
+    pub(crate) fn on_append_result(&self, body: Bytes) {
+        let mut r = Reader(body);
+        let parsed = (|| Ok::<_, codec::BadMessage>((r.u64()?, r.u64()?, codec::read_append_result(&mut r)?)))();
+        let Ok((stream, seq, result)) = parsed else {
+            tracing::warn!("append result does not parse; the stream will time out and restart");
+            return;
+        };
+        let mut streams = self.streams.lock();
+        if let Some((_, results)) = streams.get(&stream)
+            && results.try_send((seq, result)).is_err()
+        {
+            streams.remove(&stream);
+        }
+    }
+
+    /// The link to `node` is gone: its streams end, openraft restarts them with back-off.
+    pub(crate) fn on_down(&self, node: NodeId) {
+        self.streams.lock().retain(|_, (to, _)| *to != node);
+    }
+}
+
+fn unreachable(why: impl std::fmt::Display) -> Unreachable<TypeConfig> {
+    Unreachable::new(&io::Error::other(why.to_string()))
+}
+
+pub(super) struct Factory {
+    pub(super) net: RaftNet,
+    pub(super) group: u64,
+}
+
+impl Factory {
+    fn client(&self, target: u64, heartbeat: bool) -> Client {
+        Client { net: self.net.clone(), group: self.group, target, heartbeat }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Factory {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, _node: &openraft::EmptyNode) -> Client {
+        self.client(target, false)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, _node: &openraft::EmptyNode) -> Client {
+        self.client(target, true)
+    }
+}
+
+/// Talks to one member of one group.
+pub(super) struct Client {
+    net: RaftNet,
+    group: u64,
+    target: u64,
+    heartbeat: bool,
+}
+
+impl Client {
+    fn node(&self) -> Result<NodeId, Unreachable<TypeConfig>> {
+        self.net
+            .directory
+            .node_of(self.group, self.target)
+            .ok_or_else(|| unreachable(format!("no node hosts member {} of group {}", self.target, self.group)))
+    }
+
+    /// `group | target`, which every Raft message starts with.
+    fn head(&self) -> BytesMut {
+        let mut out = BytesMut::with_capacity(128);
+        out.put_u64_le(self.group);
+        out.put_u64_le(self.target);
+        out
+    }
+
+    async fn unary(&self, kind: u8, parts: &[Bytes], option: &RPCOption) -> Result<Reader, RPCError<TypeConfig>> {
+        let node = self.node()?;
+        match self.net.transport.request(node, kind, parts, option.hard_ttl()).await {
+            Ok(body) => Ok(Reader(body)),
+            Err(e) => Err(unreachable(e).into()),
+        }
+    }
+}
+
+fn bad(e: codec::BadMessage) -> RPCError<TypeConfig> {
+    NetworkError::new(&e).into()
+}
+
+type ResultStream = BoxStream<'static, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>;
+
+impl RaftNetworkV2<TypeConfig> for Client {
+    type SnapshotData = SnapshotBody;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let mut r = self.unary(kind::APPEND_UNARY, &codec::append_request(self.head(), &rpc), &option).await?;
+        Ok(codec::read_append_result(&mut r).map_err(bad)?.into())
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        mut input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    {
+        Box::pin(async move {
+            if self.heartbeat {
+                // A heartbeat is one entry-less request: a whole stream (task, channel) on both sides would be waste.
+                let Some(rpc) = input.next().await else {
+                    return Ok(Box::pin(futures::stream::empty()) as BoxStream<'s, _>);
+                };
+                let mut r = self.unary(kind::APPEND_UNARY, &codec::append_request(self.head(), &rpc), &option).await?;
+                let result = codec::read_append_result(&mut r).map_err(bad)?;
+                return Ok(Box::pin(futures::stream::iter([Ok(result)])) as BoxStream<'s, _>);
+            }
+            let stream: ResultStream = pipelined(self.net.clone(), self.node()?, self.group, self.target, input);
+            Ok(stream as BoxStream<'s, _>)
+        })
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let mut out = self.head();
+        codec::put_vote_request(&mut out, &rpc);
+        let mut r = self.unary(kind::VOTE, &[out.freeze()], &option).await?;
+        codec::read_vote_response(&mut r).map_err(bad)
+    }
+
+    async fn pre_vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let mut out = self.head();
+        codec::put_vote_request(&mut out, &rpc);
+        let mut r = self.unary(kind::PRE_VOTE, &[out.freeze()], &option).await?;
+        codec::read_vote_response(&mut r).map_err(bad)
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let mut out = self.head();
+        codec::put_vote(&mut out, req.from_leader());
+        out.put_u64_le(*req.to_node_id());
+        codec::put_log_id(&mut out, req.last_log_id());
+        self.unary(kind::TRANSFER_LEADER, &[out.freeze()], &option).await?;
+        Ok(Ok(()))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: openraft::alias::SnapshotOf<TypeConfig, SnapshotBody>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let node = self.node()?;
+        let SnapshotBody::Pinned(body) = snapshot.snapshot else {
+            return Err(unreachable("a staged snapshot cannot be sent").into());
+        };
+        let at = snapshot.meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| unreachable("a snapshot of nothing"))?;
+        let header = transfer::encode_header(&transfer::Header {
+            group: self.group,
+            target: self.target,
+            vote: (vote.leader_id().term, vote.leader_id().voted_for, vote.is_committed()),
+            head: (at, from_stored(&snapshot.meta.last_membership)),
+            files: body.files(),
+        });
+        let transport = self.net.transport.clone();
+        let transfer = async move {
+            let mut socket = transport.open_bulk(node, header).await?;
+            transfer::send(&mut socket, Arc::new(body)).await?;
+            socket.flush().await?;
+            let mut answer = [0; 17];
+            socket.read_exact(&mut answer).await?;
+            Reader(Bytes::copy_from_slice(&answer)).vote().map_err(io::Error::other)
+        };
+        tokio::select! {
+            sent = transfer => match sent {
+                Ok(vote) => Ok(SnapshotResponse::new(vote)),
+                Err(e) => Err(unreachable(e).into()),
+            },
+            closed = cancel => Err(closed.into()),
+        }
+    }
+}
+
+/// Sends requests as they come and yields their answers in order.
+fn pipelined<S>(net: RaftNet, node: NodeId, group: u64, target: u64, mut input: S) -> ResultStream
+where
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+{
+    let stream = net.next_stream.fetch_add(1, Ordering::Relaxed);
+    let (results_tx, results) = mpsc::channel(STREAM_WINDOW);
+    net.streams.lock().insert(stream, (node, results_tx));
+
+    // Requests go out on their own task, so that answers never wait for the next request.
+    let sender_net = net.clone();
+    let (sent_tx, sent) = mpsc::channel::<()>(STREAM_WINDOW);
+    let sender = tokio::spawn(async move {
+        let mut seq = 0_u64;
+        while let Some(rpc) = input.next().await {
+            let mut head = BytesMut::with_capacity(160);
+            for n in [group, target, stream, seq] {
+                head.put_u64_le(n);
+            }
+            let parts = codec::append_request(head, &rpc);
+            if sender_net.transport.send(node, kind::APPEND, &parts).is_err() || sent_tx.send(()).await.is_err() {
+                break;
+            }
+            seq += 1;
+        }
+    });
+
+    struct Session {
+        net: RaftNet,
+        node: NodeId,
+        group: u64,
+        target: u64,
+        stream: u64,
+        sender: tokio::task::JoinHandle<()>,
+    }
+    impl Drop for Session {
+        fn drop(&mut self) {
+            self.sender.abort();
+            self.net.streams.lock().remove(&self.stream);
+            let mut out = BytesMut::with_capacity(24);
+            for n in [self.group, self.target, self.stream] {
+                out.put_u64_le(n);
+            }
+            // If the peer is down it has dropped the stream already.
+            let _down = self.net.transport.send(self.node, kind::APPEND_CLOSE, &[out.freeze()]);
+        }
+    }
+    let session = Session { net, node, group, target, stream, sender };
+
+    Box::pin(futures::stream::unfold(Some((session, results, sent, 0_u64)), |state| async move {
+        let (session, mut results, mut sent, expect) = state?;
+        // Nothing sent and the input closed: openraft ended the stream.
+        sent.recv().await?;
+        let answer = tokio::time::timeout(STREAM_IDLE, results.recv()).await;
+        match answer {
+            Ok(Some((seq, result))) if seq == expect => {
+                let next = result.is_ok().then_some((session, results, sent, expect + 1));
+                Some((Ok(result), next))
+            }
+            Ok(Some((seq, _))) => Some((Err(unreachable(format!("answer {seq} where {expect} was due")).into()), None)),
+            Ok(None) => Some((Err(unreachable("the link is down").into()), None)),
+            Err(_) => Some((Err(unreachable("no answer for 10 s").into()), None)),
+        }
+    }))
+}

@@ -1,0 +1,194 @@
+//! The receiving side of Raft messages: finds the group, feeds openraft, answers in request order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, TransferLeaderRequest};
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::codec::{self, Reader};
+use super::network::kind;
+use super::transfer;
+use super::types::*;
+use crate::transport::{NodeId, Respond, Transport};
+
+/// Requests of one replication stream that wait for openraft; the sender pipelines at most 64.
+const STREAM_WINDOW: usize = 256;
+
+/// A group that is open here.
+#[derive(Clone)]
+struct Member {
+    id: u64,
+    raft: Raft,
+    /// Folder that incoming snapshots are staged in.
+    staging: std::path::PathBuf,
+}
+
+type Request = (u64, AppendEntriesRequest<TypeConfig>);
+
+/// Routes Raft messages to this node's groups.
+#[derive(Clone)]
+pub(crate) struct Receiver {
+    transport: Transport,
+    members: Arc<Mutex<HashMap<u64, Member>>>,
+    streams: Arc<Mutex<HashMap<(NodeId, u64), mpsc::Sender<Request>>>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(transport: Transport) -> Self {
+        Self { transport, members: Arc::default(), streams: Arc::default() }
+    }
+
+    pub(super) fn add(&self, group: u64, id: u64, raft: Raft, staging: std::path::PathBuf) {
+        self.members.lock().insert(group, Member { id, raft, staging });
+    }
+
+    pub(super) fn remove(&self, group: u64) {
+        self.members.lock().remove(&group);
+    }
+
+    /// The member a message is for. A message for another incarnation of this node finds nobody: ids are never reused.
+    fn member(&self, group: u64, target: u64) -> Option<Member> {
+        self.members.lock().get(&group).filter(|m| m.id == target).cloned()
+    }
+
+    pub(crate) fn on_down(&self, node: NodeId) {
+        self.streams.lock().retain(|(from, _), _| *from != node);
+    }
+
+    /// A one-way Raft frame. Must not block: it runs on the data thread between socket reads.
+    pub(crate) fn on_message(&self, from: NodeId, kind: u8, body: Bytes) {
+        let mut r = Reader(body);
+        let outcome = (|| -> Result<(), codec::BadMessage> {
+            let (group, target, stream) = (r.u64()?, r.u64()?, r.u64()?);
+            if kind == kind::APPEND_CLOSE {
+                self.streams.lock().remove(&(from, stream));
+                return Ok(());
+            }
+            let seq = r.u64()?;
+            let request = codec::read_append_request(&mut r)?;
+            self.append(from, group, target, stream, seq, request);
+            Ok(())
+        })();
+        if let Err(error) = outcome {
+            tracing::warn!(%error, from, kind, "raft frame dropped");
+        }
+    }
+
+    fn append(&self, from: NodeId, group: u64, target: u64, stream: u64, seq: u64, request: AppendEntriesRequest<TypeConfig>) {
+        let known = self.streams.lock().get(&(from, stream)).cloned();
+        let queue = match known {
+            Some(queue) => queue,
+            // A stream starts at 0; a later number belongs to one that has ended here, and its sender will notice.
+            None if seq == 0 => {
+                let Some(member) = self.member(group, target) else { return };
+                let (tx, rx) = mpsc::channel(STREAM_WINDOW);
+                self.streams.lock().insert((from, stream), tx.clone());
+                tokio::spawn(serve_stream(self.clone(), member.raft, from, stream, rx));
+                tx
+            }
+            None => return,
+        };
+        if queue.try_send((seq, request)).is_err() {
+            self.streams.lock().remove(&(from, stream));
+        }
+    }
+
+    /// A unary Raft request.
+    pub(crate) fn on_request(&self, kind: u8, body: Bytes, respond: Respond) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            respond.send(this.answer(kind, Reader(body)).await.map(|b| vec![b]));
+        });
+    }
+
+    async fn answer(&self, kind: u8, mut r: Reader) -> Result<Bytes, String> {
+        let text = |e: &dyn std::fmt::Display| e.to_string();
+        let (group, target) = (r.u64().map_err(|e| text(&e))?, r.u64().map_err(|e| text(&e))?);
+        let Some(Member { raft, .. }) = self.member(group, target) else {
+            return Err(format!("member {target} of group {group} is not here"));
+        };
+        let mut out = BytesMut::with_capacity(64);
+        match kind {
+            kind::APPEND_UNARY => {
+                let request = codec::read_append_request(&mut r).map_err(|e| text(&e))?;
+                let prev = request.prev_log_id;
+                let last = request.entries.last().map(|e| e.log_id).or(prev);
+                let result = match raft.append_entries(request).await.map_err(|e| text(&e))? {
+                    AppendEntriesResponse::Success => Ok(last),
+                    AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
+                    AppendEntriesResponse::Conflict => match prev {
+                        Some(prev) => Err(StreamAppendError::Conflict(prev)),
+                        None => return Err("conflict at the start of the log".to_owned()),
+                    },
+                    AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
+                };
+                codec::put_append_result(&mut out, &result);
+            }
+            kind::VOTE => {
+                let request = codec::read_vote_request(&mut r).map_err(|e| text(&e))?;
+                codec::put_vote_response(&mut out, &raft.vote(request).await.map_err(|e| text(&e))?);
+            }
+            kind::PRE_VOTE => {
+                let request = codec::read_vote_request(&mut r).map_err(|e| text(&e))?;
+                codec::put_vote_response(&mut out, &raft.pre_vote(request).await.map_err(|e| text(&e))?);
+            }
+            kind::TRANSFER_LEADER => {
+                let from = r.vote().map_err(|e| text(&e))?;
+                let to = r.u64().map_err(|e| text(&e))?;
+                let last = r.log_id().map_err(|e| text(&e))?;
+                raft.handle_transfer_leader(TransferLeaderRequest::new(from, to, last)).await.map_err(|e| text(&e))?;
+            }
+            other => return Err(format!("unknown raft request {other}")),
+        }
+        Ok(out.freeze())
+    }
+
+    /// A bulk connection that brings a snapshot.
+    pub(crate) async fn on_bulk(&self, header: Bytes, mut socket: TcpStream) -> std::io::Result<()> {
+        let header: transfer::Header = serde_json::from_slice(&header).map_err(std::io::Error::other)?;
+        let member = self
+            .member(header.group, header.target)
+            .ok_or_else(|| std::io::Error::other(format!("member {} of group {} is not here", header.target, header.group)))?;
+        let staged = transfer::receive(&mut socket, &header.files, member.staging.clone()).await?;
+        let (term, node, committed) = header.vote;
+        let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
+        let head = transfer::head_of(&header);
+        let snapshot = openraft::storage::Snapshot {
+            meta: SnapshotMeta { last_log_id: Some(to_log_id(head.at)), last_membership: to_stored(&head.members) },
+            snapshot: super::machine::SnapshotBody::Staged(staged),
+        };
+        let answer = member.raft.install_full_snapshot(vote, snapshot).await.map_err(std::io::Error::other)?;
+        let mut out = BytesMut::new();
+        codec::put_vote(&mut out, &answer.vote);
+        socket.write_all(&out).await
+    }
+}
+
+/// Feeds one replication stream to openraft and sends its results back in order.
+async fn serve_stream(receiver: Receiver, raft: Raft, from: NodeId, stream: u64, requests: mpsc::Receiver<Request>) {
+    let input = futures::stream::unfold(requests, |mut requests| async move {
+        let (_, request) = requests.recv().await?;
+        Some((request, requests))
+    });
+    let mut results = Box::pin(raft.stream_append(Box::pin(input)));
+    let mut seq = 0_u64;
+    while let Some(result) = results.next().await {
+        let Ok(result) = result else { break };
+        let failed = result.is_err();
+        let mut out = BytesMut::with_capacity(48);
+        out.put_u64_le(stream);
+        out.put_u64_le(seq);
+        codec::put_append_result(&mut out, &result);
+        if receiver.transport.send(from, kind::APPEND_RESULT, &[out.freeze()]).is_err() || failed {
+            break;
+        }
+        seq += 1;
+    }
+    receiver.streams.lock().remove(&(from, stream));
+}

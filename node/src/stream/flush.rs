@@ -1,0 +1,303 @@
+//! From the store's memory to its files: when to write, and what a finished job means.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_core::durability::Durability;
+use headwater_core::flush_policy::{self, FlushFacts, FlushWant};
+use headwater_storage::blocks::{self, FlushDone, FlushStage};
+use headwater_core::ids::{LogIndex, LogPosition};
+use headwater_storage::checkpoint::CheckpointImage;
+
+use super::replica::{Inner, StreamReplica};
+use super::snapshot::SnapshotMark;
+use crate::raft::{LogPos, Members, SnapshotHead};
+
+/// The state's digest as of one applied entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateSample {
+    pub(crate) at: LogPosition,
+    pub(crate) digest: u64,
+}
+
+/// Samples kept while they wait for the log's sync; one per applied entry, so this bounds memory only.
+const SAMPLES_MAX: usize = 4096;
+/// A snapshot mark is taken when this many bytes were applied since the last one.
+const MARK_BYTES: usize = 1 << 20;
+
+/// Bookkeeping of one replica's flushing.
+pub(crate) struct Flushing {
+    busy: bool,
+    checkpointing: bool,
+    unwritten_bytes: usize,
+    since_checkpoint_bytes: usize,
+    since_mark_bytes: usize,
+    oldest_unpersisted: Option<std::time::Instant>,
+    barrier: Option<LogIndex>,
+    log_pressure: bool,
+    persisted: LogIndex,
+    head: Option<SnapshotHead>,
+    samples: VecDeque<StateSample>,
+    mark: Option<SnapshotMark>,
+    /// The mark found at start, until replay has passed it.
+    to_prove: Option<SnapshotMark>,
+    mode: Durability,
+    /// R1 in interval mode: when the store was synced last.
+    last_sync: std::time::Instant,
+}
+
+impl Flushing {
+    pub(crate) fn new(recovered: (Option<LogPos>, Members), mark: Option<SnapshotMark>) -> Self {
+        let persisted = recovered.0.map_or(LogIndex::new(0), |p| p.index);
+        Self {
+            busy: false,
+            checkpointing: false,
+            unwritten_bytes: 0,
+            since_checkpoint_bytes: 0,
+            since_mark_bytes: 0,
+            oldest_unpersisted: None,
+            barrier: None,
+            log_pressure: false,
+            persisted,
+            head: recovered.0.map(|at| SnapshotHead { at, members: recovered.1 }),
+            samples: VecDeque::new(),
+            mark,
+            to_prove: mark.filter(|m| m.is_async(persisted)),
+            mode: Durability::default(),
+            last_sync: std::time::Instant::now(),
+        }
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: Durability) {
+        self.mode = mode;
+    }
+
+    pub(crate) fn persisted(&self) -> LogIndex {
+        self.persisted
+    }
+
+    pub(crate) fn persisted_head(&self) -> Option<SnapshotHead> {
+        self.head.clone()
+    }
+
+    pub(crate) fn mark(&self) -> Option<SnapshotMark> {
+        self.mark
+    }
+
+    /// Persists at least up to `index` soon.
+    pub(crate) fn set_barrier(&mut self, index: LogIndex) {
+        self.barrier = Some(self.barrier.map_or(index, |b| b.max(index)));
+    }
+
+    pub(crate) fn set_log_pressure(&mut self) {
+        self.log_pressure = true;
+    }
+
+    pub(crate) fn pushed(&mut self, bytes: usize) {
+        self.unwritten_bytes += bytes;
+        self.since_checkpoint_bytes += bytes;
+        self.since_mark_bytes += bytes;
+        self.oldest_unpersisted.get_or_insert_with(std::time::Instant::now);
+    }
+
+    pub(crate) fn applied(&mut self, sample: StateSample) {
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// A snapshot replaced the store.
+    pub(crate) fn installed(&mut self, head: &SnapshotHead) {
+        self.persisted = head.at.index;
+        self.head = Some(head.clone());
+        self.samples.clear();
+        self.mark = None;
+        self.to_prove = None;
+        self.unwritten_bytes = 0;
+        self.since_checkpoint_bytes = 0;
+        self.oldest_unpersisted = None;
+    }
+}
+
+impl StreamReplica {
+    /// Replay has passed the snapshot mark found at start: proves the state against it.
+    pub(crate) fn prove_snapshot(&self, inner: &mut Inner) {
+        let Some(mark) = inner.flushing.to_prove else { return };
+        let Some(sample) = inner.flushing.samples.iter().find(|s| s.at.index == mark.at.index) else {
+            if inner.state.applied().index > mark.at.index {
+                // The entry at S carried no frame, so no sample was taken there: nothing to compare.
+                inner.flushing.to_prove = None;
+            }
+            return;
+        };
+        inner.flushing.to_prove = None;
+        if sample.at == mark.at && sample.digest != mark.digest {
+            let (expected, found) = (mark.digest, sample.digest);
+            self.fail(inner, format!("the state at entry {} has digest {found:016x}, its snapshot says {expected:016x}", mark.at.index));
+        } else {
+            tracing::info!(stream = self.spec.name, index = %mark.at.index, "replay proved the snapshot");
+        }
+    }
+
+    fn facts(&self, inner: &Inner) -> FlushFacts {
+        let f = &inner.flushing;
+        let waits = |need| inner.gate.last_waiting(need);
+        let (stored, synced) = (inner.stored(), inner.store_synced());
+        let synced_wait = waits(super::gate::Need::StoreSynced).filter(|i| *i > synced);
+        FlushFacts {
+            unwritten_bytes: f.unwritten_bytes as u64,
+            since_checkpoint_bytes: f.since_checkpoint_bytes as u64,
+            applied: inner.state.applied().index,
+            stored,
+            persisted: f.persisted,
+            barrier: f.barrier.filter(|b| *b > f.persisted).map(|b| b.min(inner.state.applied().index)),
+            wait_stored: waits(super::gate::Need::Stored).filter(|i| *i > stored),
+            wait_stored_synced: synced_wait,
+            log_pressure: f.log_pressure,
+            oldest_unpersisted_ns: f
+                .oldest_unpersisted
+                .map_or(0, |at| u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            busy: f.busy || inner.failed.is_some(),
+        }
+    }
+
+    /// Starts a flush job if the policy wants one.
+    pub(crate) fn flush_if_due(self: &Arc<Self>, inner: &mut Inner) {
+        let facts = self.facts(inner);
+        let mut want = flush_policy::decide(&facts);
+        if want == FlushWant::Checkpoint && inner.flushing.checkpointing {
+            // One checkpoint at a time; meanwhile extents are written, and synced if somebody waits for that.
+            want = flush_policy::decide(&FlushFacts {
+                since_checkpoint_bytes: 0,
+                barrier: None,
+                log_pressure: false,
+                oldest_unpersisted_ns: 0,
+                ..facts
+            });
+        }
+        if want == FlushWant::Nothing && self.interval_sync_due(inner) {
+            want = FlushWant::Sync;
+        }
+        self.mark_if_due(inner);
+        if want != FlushWant::Nothing {
+            self.start_job(inner, want);
+        }
+    }
+
+    /// R1 with `syncMode: interval` has no log: its store is synced on the timer.
+    fn interval_sync_due(&self, inner: &Inner) -> bool {
+        let f = &inner.flushing;
+        !f.busy
+            && inner.failed.is_none()
+            && !self.is_replicated()
+            && f.mode.sync == headwater_core::durability::SyncMode::Interval
+            && inner.store_synced() < inner.state.applied().index
+            && f.last_sync.elapsed() >= std::time::Duration::from_millis(u64::from(f.mode.interval_ms))
+    }
+
+    /// Takes a snapshot mark at what is applied and synced in the log.
+    fn mark_if_due(&self, inner: &mut Inner) {
+        let f = &mut inner.flushing;
+        if !self.is_replicated() || f.since_mark_bytes < MARK_BYTES || f.to_prove.is_some() {
+            return;
+        }
+        let Some(synced) = self.context.wal.watermarks(self.spec.group).synced else { return };
+        let Some(sample) = f.samples.iter().rev().find(|s| s.at.index <= synced).copied() else { return };
+        if f.mark.is_some_and(|m| m.at.index >= sample.at.index) {
+            return;
+        }
+        let mark = SnapshotMark { at: sample.at, persisted: f.persisted, digest: sample.digest };
+        f.mark = Some(mark);
+        f.since_mark_bytes = 0;
+        while f.samples.front().is_some_and(|s| s.at.index < sample.at.index) {
+            f.samples.pop_front();
+        }
+        let (disk, dir) = (Arc::clone(&self.context.disk), self.dir.clone());
+        let name = self.spec.name.clone();
+        self.context.runtime.spawn_blocking(move || {
+            if let Err(error) = mark.write(&*disk, &dir) {
+                tracing::warn!(stream = name, %error, "snapshot mark not written; a restart replays without proof");
+            }
+        });
+    }
+
+    fn start_job(self: &Arc<Self>, inner: &mut Inner, want: FlushWant) {
+        let applied = inner.state.applied();
+        let image = (want == FlushWant::Checkpoint).then(|| CheckpointImage {
+            group: self.spec.group,
+            applied,
+            membership: serde_json::to_vec(&inner.members).expect("a membership is plain data").into(),
+            snapshot: Bytes::new(),
+            image: inner.state.image().into(),
+            digest: inner.state.digest(),
+        });
+        let head = image.is_some().then(|| SnapshotHead { at: applied, members: inner.members.clone() });
+        let wanted = match want {
+            FlushWant::Nothing => return,
+            FlushWant::Write => blocks::FlushWant::Write,
+            FlushWant::Sync => blocks::FlushWant::Sync,
+            FlushWant::Checkpoint => blocks::FlushWant::Checkpoint,
+        };
+        let Some(job) = inner.store.take_job(wanted, image) else { return };
+        let f = &mut inner.flushing;
+        f.busy = true;
+        f.checkpointing |= head.is_some();
+        f.log_pressure = false;
+        f.unwritten_bytes = 0;
+        if head.is_some() {
+            f.since_checkpoint_bytes = 0;
+            f.oldest_unpersisted = None;
+        }
+        if want >= FlushWant::Sync {
+            f.last_sync = std::time::Instant::now();
+        }
+        let this = Arc::clone(self);
+        self.context.flusher.submit(job, Box::new(move |done| this.job_done(done, head.clone())));
+    }
+
+    /// Runs on a flusher thread, once per stage.
+    fn job_done(self: &Arc<Self>, done: FlushDone, head: Option<SnapshotHead>) {
+        let mut inner = self.lock();
+        match &done.stage {
+            FlushStage::Failed(error) => {
+                let why = format!("flush failed: {error}");
+                return self.fail(&mut inner, why);
+            }
+            FlushStage::Stored { .. } => inner.flushing.busy = false,
+            FlushStage::Persisted { .. } => {
+                inner.flushing.checkpointing = false;
+                if let Some(head) = head {
+                    assert!(head.at.index >= inner.flushing.persisted, "persisted never moves back");
+                    inner.flushing.persisted = head.at.index;
+                    inner.flushing.head = Some(head);
+                    if inner.flushing.barrier.is_some_and(|b| b <= inner.flushing.persisted) {
+                        inner.flushing.barrier = None;
+                    }
+                }
+            }
+        }
+        inner.store.complete(done);
+        self.open_gate(&mut inner);
+        self.flush_if_due(&mut inner);
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Persists everything that is applied; returns when it is, or when the store has failed.
+    pub(crate) async fn persist_all(self: &Arc<Self>) {
+        loop {
+            {
+                let mut inner = self.lock();
+                let applied = inner.state.applied().index;
+                if inner.failed.is_some() || inner.flushing.persisted() >= applied {
+                    return;
+                }
+                inner.flushing.set_barrier(applied);
+                self.flush_if_due(&mut inner);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}

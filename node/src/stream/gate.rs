@@ -1,0 +1,83 @@
+//! Answers that wait until the store is as far as they need: `allowAsyncFlush: false`, and streams without a log.
+
+use std::collections::VecDeque;
+
+use headwater_core::ids::LogIndex;
+
+use super::acks::PendingAck;
+use super::leading::{CommandFate, CommandWaiter};
+
+/// How safe an entry must be in the store before its answers go out. Ordered from weakest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// In the store's memory.
+    Applied,
+    /// Handed to the kernel.
+    Stored,
+    /// Synced.
+    StoreSynced,
+}
+
+/// What is answered when an entry is safe enough.
+pub(crate) struct Answers {
+    pub(crate) acks: Vec<PendingAck>,
+    pub(crate) command: Option<(CommandWaiter, CommandFate)>,
+}
+
+/// Answers in log order.
+#[derive(Default)]
+pub(crate) struct Gate(VecDeque<(LogIndex, Need, Answers)>);
+
+impl Gate {
+    pub(crate) fn push(&mut self, index: LogIndex, need: Need, answers: Answers) {
+        self.0.push_back((index, need, answers));
+    }
+
+    /// The newest entry that somebody waits for to become this safe.
+    pub(crate) fn last_waiting(&self, need: Need) -> Option<LogIndex> {
+        self.0.iter().rev().find(|(_, n, _)| *n == need).map(|(index, _, _)| *index)
+    }
+
+    /// Takes the answers that may go out now, oldest first. They never overtake each other.
+    pub(crate) fn open(&mut self, stored: LogIndex, synced: LogIndex) -> Vec<Answers> {
+        let mut out = Vec::new();
+        while let Some((index, need, _)) = self.0.front() {
+            let reached = match need {
+                Need::Applied => true,
+                Need::Stored => *index <= stored,
+                Need::StoreSynced => *index <= synced,
+            };
+            if !reached {
+                break;
+            }
+            out.extend(self.0.pop_front().map(|(_, _, answers)| answers));
+        }
+        out
+    }
+
+    /// Takes everything: the store failed, or the replica closes.
+    pub(crate) fn drain(&mut self) -> Vec<Answers> {
+        self.0.drain(..).map(|(_, _, answers)| answers).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers() -> Answers {
+        Answers { acks: Vec::new(), command: None }
+    }
+
+    #[test]
+    fn nothing_overtakes_what_needs_more() {
+        let mut gate = Gate::default();
+        gate.push(LogIndex::new(1), Need::Stored, answers());
+        gate.push(LogIndex::new(2), Need::StoreSynced, answers());
+        gate.push(LogIndex::new(3), Need::Applied, answers());
+        assert_eq!(gate.last_waiting(Need::StoreSynced), Some(LogIndex::new(2)));
+        assert_eq!(gate.open(LogIndex::new(0), LogIndex::new(0)).len(), 0);
+        assert_eq!(gate.open(LogIndex::new(3), LogIndex::new(1)).len(), 1);
+        assert_eq!(gate.open(LogIndex::new(3), LogIndex::new(2)).len(), 2);
+    }
+}

@@ -1,0 +1,174 @@
+//! Opens and closes this node's replicas as the catalogue says.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_core::catalog::{CatalogCommand, StreamEntry, Verdict};
+use headwater_core::ids::StreamId;
+
+use super::replica::{ReplicaSpec, StreamReplica};
+use crate::jetstream::streams::config_of;
+use crate::node::Context;
+use crate::raft::{GroupKind, GroupParams, RaftGroup};
+
+/// A group whose Raft task died is reopened after this long, doubling up to the second figure.
+const REOPEN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Makes what is open match the catalogue. Called whenever either may have changed.
+pub(crate) async fn reconcile(context: &Arc<Context>) {
+    let entries: Vec<StreamEntry> = context.meta.read(|c| c.streams().cloned().collect());
+    let wanted: BTreeSet<StreamId> = entries.iter().map(|e| e.id).collect();
+    for id in context.streams.known().into_iter().filter(|id| !wanted.contains(id)) {
+        close(context, id).await;
+    }
+    for entry in &entries {
+        let only = (entry.replicas.len() == 1).then(|| entry.replicas.first().map(|r| r.raft_id.get())).flatten();
+        context.streams.know(entry.id, &entry.key.name, only);
+        context.broker.add_stream(entry.id.get(), &entry.subjects);
+        let mine = entry.replicas.iter().find(|r| r.node.as_str() == context.config.name);
+        if let Some(mine) = mine
+            && mine.raft_id.get() == context.node_id
+            && context.streams.local(entry.id.get()).is_none()
+        {
+            open(context, entry);
+        }
+        if let Some(replica) = context.streams.local(entry.id.get()).filter(|r| r.leads()) {
+            adopt(&replica, entry);
+        }
+    }
+    remove_data(context).await;
+}
+
+fn open(context: &Arc<Context>, entry: &StreamEntry) {
+    let spec = ReplicaSpec {
+        stream: entry.id,
+        group: entry.group,
+        raft_id: headwater_core::ids::RaftNodeId::new(context.node_id),
+        name: entry.key.name.clone(),
+        replicas: u32::try_from(entry.replicas.len()).unwrap_or(u32::MAX),
+    };
+    let voters: BTreeSet<u64> = entry.replicas.iter().map(|r| r.raft_id.get()).collect();
+    let first = entry.replicas.first().is_some_and(|r| r.raft_id == spec.raft_id);
+    match super::open::open(context, spec, entry.created) {
+        Ok(replica) => {
+            context.streams.open(Arc::clone(&replica));
+            tokio::spawn(Arc::clone(&replica).run_pumps());
+            if replica.is_replicated() {
+                tokio::spawn(supervise(replica, voters, first));
+            } else {
+                replica.lock().phase.loaded();
+                tokio::spawn(replica.drive_locally());
+            }
+        }
+        Err(error) => tracing::error!(stream = entry.key.name, %error, "replica not opened; its files stay as they are"),
+    }
+}
+
+/// Runs the replica's Raft member, and reopens it on its storage when its task has died.
+async fn supervise(replica: Arc<StreamReplica>, voters: BTreeSet<u64>, first: bool) {
+    let mut wait = REOPEN.0;
+    loop {
+        let context = &replica.context;
+        let started = RaftGroup::start(GroupParams {
+            kind: GroupKind::Stream,
+            group: replica.spec.group,
+            raft_id: replica.spec.raft_id.get(),
+            wal: context.wal.clone(),
+            sync: Arc::clone(&replica.sync),
+            replica: Arc::new(Arc::clone(&replica)),
+            net: context.net.clone(),
+            receiver: context.receiver.clone(),
+            staging: replica.dir.with_extension("incoming"),
+        })
+        .await;
+        let raft = match started {
+            Ok(raft) => raft,
+            Err(error) => {
+                let mut inner = replica.lock();
+                replica.fail(&mut inner, error.to_string());
+                return;
+            }
+        };
+        replica.lock().phase.loaded();
+        replica.set_raft(raft.clone());
+        tokio::spawn(Arc::clone(&replica).found(raft.clone(), voters.clone(), first));
+        let why = Arc::clone(&replica).drive(raft.clone()).await;
+        if replica.is_closing() {
+            return;
+        }
+        tracing::error!(stream = replica.spec.name, why, "the group's task died; reopening it on its storage");
+        {
+            let mut inner = replica.lock();
+            replica.stop_leading(&mut inner);
+            if inner.failed.is_some() {
+                return;
+            }
+        }
+        raft.shutdown().await;
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(REOPEN.1);
+        replica.reopen();
+    }
+}
+
+/// The leader brings the catalogue's configuration into the group's log.
+fn adopt(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
+    if replica.lock().state.generation() >= entry.generation || !replica.start_adopting() {
+        return;
+    }
+    let (replica, entry) = (Arc::clone(replica), entry.clone());
+    tokio::spawn(async move {
+        let adopted = replica.adopt_config(&config_of(&entry), entry.generation).await;
+        replica.adopting_done();
+        if let Err(error) = adopted {
+            tracing::debug!(stream = entry.key.name, %error, "configuration not adopted yet");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            replica.context.catalogue_changed();
+        }
+    });
+}
+
+/// The catalogue no longer lists the stream: stop serving it. Data goes only on a removal record.
+async fn close(context: &Arc<Context>, id: StreamId) {
+    context.broker.remove_stream(id.get());
+    let Some(replica) = context.streams.forget(id) else { return };
+    replica.close();
+    if let Some(raft) = replica.raft() {
+        raft.shutdown().await;
+    }
+}
+
+/// Removes the data of streams with a removal record, and says so.
+async fn remove_data(context: &Arc<Context>) {
+    let name = headwater_core::catalog::NodeName::new(context.config.name.clone());
+    let due: Vec<(StreamId, headwater_core::ids::GroupId)> = context.meta.read(|c| {
+        c.removals()
+            .filter(|r| r.awaiting.contains(&name) && c.verdict(r.stream.id, &name) == Verdict::Removed)
+            .map(|r| (r.stream.id, r.stream.group))
+            .collect()
+    });
+    for (id, group) in due {
+        let (disk, dir) = (Arc::clone(&context.disk), super::open::dir_of(context, id));
+        let removed = tokio::task::spawn_blocking(move || match disk.remove_dir_all(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        })
+        .await;
+        match removed {
+            Ok(Ok(())) => {
+                if let Err(error) = context.wal.drop_group(group) {
+                    tracing::warn!(%group, %error, "the removed stream's log stays until the next start");
+                }
+                let context = Arc::clone(context);
+                let node = name.clone();
+                tokio::spawn(async move {
+                    // Confirmed again at the next change if it did not take.
+                    let _again = context.meta.write(None, CatalogCommand::ConfirmRemoval { id, node }).await;
+                });
+            }
+            Ok(Err(error)) => tracing::error!(stream = %id, %error, "the removed stream's data could not be deleted"),
+            Err(error) => tracing::error!(stream = %id, %error, "the removal did not run"),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! One stream on this node: replica, leader, store, consumers, and how they are opened and closed.
+
+pub(crate) mod acks;
+pub(crate) mod commands;
+mod drive;
+mod durability;
+mod flush;
+pub(crate) mod forward;
+mod gate;
+mod leading;
+mod lifecycle;
+mod local;
+mod open;
+mod outgoing;
+mod publish;
+mod pumps;
+mod registry;
+mod replica;
+mod report;
+mod snapshot;
+mod tick;
+
+pub(crate) use lifecycle::reconcile;
+pub(crate) use registry::{Owner, Streams};
+pub(crate) use replica::{Inner, StreamReplica};

@@ -1,0 +1,54 @@
+//! The files of a replica at `persisted`, pinned for a transfer: open handles keep removed blocks readable.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
+use headwater_storage::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+
+use crate::raft::transfer::{FileEntry, Outgoing};
+
+enum Source {
+    Memory(Vec<u8>),
+    File(Arc<dyn DiskFile>),
+}
+
+/// A checkpoint and the block files it covers, at the lengths it covers.
+pub(crate) struct PinnedFiles(Vec<(FileEntry, Source)>);
+
+impl PinnedFiles {
+    pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
+        let path = dir.join(CHECKPOINT_FILE);
+        let bytes = headwater_storage::disk::read_file(&**disk, &path)?;
+        let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;
+        let mut files = Vec::with_capacity(checkpoint.blocks.len() + 1);
+        for block in &checkpoint.blocks {
+            let name = block.block.file_name();
+            let file = disk.open_read(&dir.join(&name))?;
+            files.push((FileEntry { name, bytes: block.valid_bytes }, Source::File(file)));
+        }
+        let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64 };
+        files.push((entry, Source::Memory(bytes)));
+        Ok(Self(files))
+    }
+}
+
+impl Outgoing for PinnedFiles {
+    fn files(&self) -> Vec<FileEntry> {
+        self.0.iter().map(|(entry, _)| entry.clone()).collect()
+    }
+
+    fn read(&self, file: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        match self.0.get(file).map(|(_, source)| source) {
+            Some(Source::File(file)) => read_exact_at(&**file, offset, buf),
+            Some(Source::Memory(bytes)) => {
+                let start = usize::try_from(offset).map_err(io::Error::other)?;
+                let part = bytes.get(start..start + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+                buf.copy_from_slice(part);
+                Ok(())
+            }
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}

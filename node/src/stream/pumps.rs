@@ -1,0 +1,250 @@
+//! Consumers at the stream's leader: pulls and acks in, deliveries out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_core::consumer::{
+    Ack, ConsumerEvent, ConsumerId, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction, StreamTraits,
+    Tracking, encode_ops,
+};
+use headwater_core::ids::Timestamp;
+use headwater_core::stream::{Command, Records, Retention, StreamEvent, StreamView};
+use headwater_protocol::ack::AckSubject;
+use headwater_protocol::headers::{HeaderBuilder, name as header_name};
+use headwater_protocol::rfc3339::ApiTime;
+
+use super::replica::{Inner, StreamReplica};
+use crate::broker::Inbound;
+
+impl StreamReplica {
+    fn tracking(&self, inner: &Inner, config: &headwater_core::consumer::ConsumerConfig) -> Tracking {
+        let traits = StreamTraits {
+            replicated: self.is_replicated(),
+            limits_retention: inner.state.settings().retention == Retention::Limits,
+        };
+        Tracking::of(config, traits)
+    }
+
+    /// Starts a pump for every consumer that has none, and drops those of consumers that are gone.
+    pub(crate) fn start_pumps(&self, inner: &mut Inner) {
+        let now = crate::clock::now();
+        let missing: Vec<ConsumerId> = match &inner.leading {
+            None => return,
+            Some(l) => inner.state.consumers().iter().map(|(id, _)| id).filter(|id| !l.pumps.contains_key(id)).collect(),
+        };
+        for id in missing {
+            let Some(state) = inner.state.consumers().get(id) else { continue };
+            let tracking = self.tracking(inner, state.config());
+            let pump = ConsumerPump::start(id, tracking, state, now);
+            if let Some(leading) = &mut inner.leading {
+                leading.pumps.insert(id, pump);
+            }
+        }
+    }
+
+    /// What a `Consumers` entry changed, for the pumps.
+    pub(crate) fn consumers_changed(&self, inner: &mut Inner, events: &[StreamEvent]) {
+        let mut actions = Vec::new();
+        for event in events {
+            let StreamEvent::Consumers(effects) = event else { continue };
+            if inner.leading.is_none() {
+                continue;
+            }
+            self.start_pumps(inner);
+            let Inner { state, leading: Some(leading), .. } = inner else { continue };
+            for id in &effects.updated {
+                if let (Some(pump), Some(consumer)) = (leading.pumps.get_mut(id), state.consumers().get(*id)) {
+                    pump.config_changed(consumer);
+                }
+            }
+            for (id, _) in &effects.deleted {
+                if let Some(mut pump) = leading.pumps.remove(id) {
+                    let mut ended = Vec::new();
+                    pump.end(EndReason::ConsumerDeleted, &mut ended);
+                    actions.extend(ended.into_iter().map(|action| (*id, action)));
+                }
+            }
+        }
+        self.perform(inner, actions);
+    }
+
+    /// A pull request; `false` if the consumer does not exist here.
+    pub(crate) fn pull(&self, consumer: &str, request: PullRequest) -> bool {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let Some(id) = inner.state.consumers().id_of(consumer) else { return false };
+        let Some(pump) = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&id)) else { return false };
+        pump.pull(request, crate::clock::now());
+        drop(guard);
+        self.pump_wake.notify_one();
+        true
+    }
+
+    /// An acknowledgement.
+    pub(crate) fn ack(&self, consumer: &str, ack: Ack) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let Some(id) = inner.state.consumers().id_of(consumer) else { return };
+        let Some(pump) = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&id)) else { return };
+        pump.on_ack(ack, crate::clock::now());
+        drop(guard);
+        self.pump_wake.notify_one();
+    }
+
+    /// Polls every pump once and returns when the next one has something to do.
+    pub(crate) fn pump_once(self: &Arc<Self>) -> Option<Timestamp> {
+        let mut guard = self.lock();
+        let now = crate::clock::now();
+        let mut actions = Vec::new();
+        let mut ended = Vec::new();
+        {
+            let Inner { state, store, leading: Some(leading), .. } = &mut *guard else { return None };
+            let view = StreamView { state, records: store };
+            let mut decided = Vec::new();
+            for (id, pump) in &mut leading.pumps {
+                match state.consumers().get(*id) {
+                    Some(consumer) => pump.poll(consumer, &view, now, &mut decided),
+                    None => ended.push(*id),
+                }
+                actions.extend(decided.drain(..).map(|action| (*id, action)));
+            }
+            for id in ended {
+                leading.pumps.remove(&id);
+            }
+        }
+        let proposed = self.perform(&mut guard, actions);
+        let deadline = {
+            let Inner { state, leading: Some(leading), .. } = &mut *guard else { return None };
+            let of = |(id, pump): (&ConsumerId, &ConsumerPump)| pump.next_deadline(state.consumers().get(*id)?);
+            leading.pumps.iter().filter_map(of).min()
+        };
+        drop(guard);
+        if proposed {
+            self.wake.notify_one();
+        }
+        deadline
+    }
+
+    /// The task beside each replica that runs its consumers.
+    pub(crate) async fn run_pumps(self: Arc<Self>) {
+        while !self.is_closing() {
+            let deadline = self.pump_once();
+            let now = crate::clock::now();
+            match deadline {
+                // More is ready, but others on this thread go first.
+                Some(at) if at <= now => tokio::task::yield_now().await,
+                Some(at) => {
+                    let wait = Duration::from_nanos(at.since_ns(now)).min(Duration::from_secs(30));
+                    tokio::select! {
+                        () = self.pump_wake.notified() => {}
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                }
+                None => self.pump_wake.notified().await,
+            }
+        }
+    }
+
+    /// Carries out what pumps decided; whether something was proposed.
+    pub(crate) fn perform(&self, inner: &mut Inner, actions: Vec<(ConsumerId, PumpAction)>) -> bool {
+        let mut proposed = false;
+        for (consumer, action) in actions {
+            match action {
+                PumpAction::Propose { token, ops } => {
+                    let mut body = Vec::with_capacity(64);
+                    encode_ops(&ops, &mut body);
+                    let Inner { state, leading: Some(leading), .. } = &mut *inner else { continue };
+                    match leading.admission.propose(state, Command::Consumers(body.into()), crate::clock::now()) {
+                        Ok(p) => {
+                            leading.waiters(p.ordinal).tokens.push((consumer, token));
+                            proposed = true;
+                        }
+                        Err(_) => {
+                            if let Some(pump) = leading.pumps.get_mut(&consumer) {
+                                pump.refused(token);
+                            }
+                        }
+                    }
+                }
+                PumpAction::Deliver(delivery) => {
+                    if let Some(state) = inner.state.consumers().get(consumer) {
+                        self.deliver(inner, &state.config().name, state.config().headers_only, &delivery);
+                    }
+                }
+                PumpAction::Status { to, status } => {
+                    let block = status.header_block();
+                    self.context.broker.publish(&Inbound { subject: &to, reply: None, headers: block.as_bytes(), payload: &[] });
+                }
+                PumpAction::AckReply { to } => {
+                    self.context.broker.publish(&Inbound { subject: &to, reply: None, headers: &[], payload: &[] });
+                }
+                PumpAction::Event(event) => {
+                    if let Some(state) = inner.state.consumers().get(consumer) {
+                        self.advise(&state.config().name, &event);
+                    }
+                }
+            }
+        }
+        proposed
+    }
+
+    /// Sends one message to a consumer's inbox. The client sees the message's own subject.
+    fn deliver(&self, inner: &Inner, consumer: &str, headers_only: bool, delivery: &Delivery) {
+        // Removed since the pump decided: the consumer's state says so too, by the same entry.
+        let Some(record) = inner.store.record(delivery.seq) else { return };
+        let mut ack = Vec::with_capacity(96);
+        AckSubject {
+            domain: None,
+            stream: &self.spec.name,
+            consumer,
+            delivered: u64::from(delivery.deliveries),
+            stream_seq: delivery.seq.get(),
+            consumer_seq: delivery.cseq.get(),
+            timestamp_ns: record.ts().get(),
+            pending: delivery.pending,
+        }
+        .write(&mut ack);
+        if headers_only {
+            let mut headers = HeaderBuilder::from_block(record.headers());
+            headers.add_number(header_name::MSG_SIZE, record.payload().len() as u64);
+            let block = headers.finish();
+            let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: &block, payload: &[] };
+            self.context.broker.deliver(&delivery.to, &msg);
+            return;
+        }
+        let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: record.headers(), payload: record.payload() };
+        self.context.broker.deliver(&delivery.to, &msg);
+    }
+
+    /// Advisories, for whoever listens.
+    fn advise(&self, consumer: &str, event: &ConsumerEvent) {
+        let (kind, subject, mut body) = match event {
+            ConsumerEvent::MaxDeliveries { seq, deliveries } => (
+                "max_deliver",
+                "MAX_DELIVERIES",
+                serde_json::json!({"stream_seq": seq.get(), "deliveries": deliveries}),
+            ),
+            ConsumerEvent::Naked { seq, cseq, deliveries } => (
+                "nak",
+                "MSG_NAKED",
+                serde_json::json!({"consumer_seq": cseq.get(), "stream_seq": seq.get(), "deliveries": deliveries}),
+            ),
+            ConsumerEvent::Terminated { seq, cseq, deliveries, reason } => (
+                "terminated",
+                "MSG_TERMINATED",
+                serde_json::json!({"consumer_seq": cseq.get(), "stream_seq": seq.get(), "deliveries": deliveries, "reason": reason}),
+            ),
+        };
+        let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.{subject}.{}.{consumer}", self.spec.name);
+        if !self.context.broker.has_interest(subject.as_bytes()) {
+            return;
+        }
+        body["type"] = format!("io.nats.jetstream.advisory.v1.{kind}").into();
+        body["id"] = self.context.random_name().into();
+        body["timestamp"] = ApiTime::from_ns(crate::clock::now().get()).to_string().into();
+        body["stream"] = self.spec.name.clone().into();
+        body["consumer"] = consumer.into();
+        let payload = body.to_string();
+        self.context.broker.publish(&Inbound { subject: subject.as_bytes(), reply: None, headers: &[], payload: payload.as_bytes() });
+    }
+}

@@ -1,0 +1,485 @@
+//! One replica of one stream on this node: its state, its store, and, while it leads, its sequencer.
+//!
+//! Replicated streams apply what their Raft group commits; a stream with one replica applies what its own sequencer
+//! seals, in the same order and through the same code ([`super::local`]).
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_core::durability::{Durability, FlushMode, SyncMode};
+use headwater_core::frame::{Frame, FrameKind};
+use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
+use headwater_core::recovery::{Phase, PhaseLatch};
+use headwater_core::stream::{Applied, Outcome, StreamEvent, StreamState};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use super::acks::AckWriter;
+use super::flush::{Flushing, StateSample};
+use super::forward::Fate;
+use super::gate::{Answers, Gate, Need};
+use super::leading::{CommandFate, Leading};
+use crate::node::Context;
+use crate::raft::{Committed, EffectiveSync, LogPos, Members, RaftGroup, Replica, SnapshotHead};
+
+/// What a replica is opened from; the catalogue's record and this node's place in it.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplicaSpec {
+    pub(crate) stream: StreamId,
+    pub(crate) group: GroupId,
+    pub(crate) raft_id: RaftNodeId,
+    pub(crate) name: String,
+    pub(crate) replicas: u32,
+}
+
+/// Everything that changes, under one lock that is never held across an await.
+pub(crate) struct Inner {
+    pub(crate) state: StreamState,
+    pub(crate) store: headwater_storage::blocks::StreamStore,
+    pub(crate) members: Members,
+    pub(crate) leading: Option<Leading>,
+    pub(crate) gate: Gate,
+    pub(crate) flushing: Flushing,
+    pub(crate) phase: PhaseLatch,
+    /// The configuration allows direct gets.
+    pub(crate) allow_direct: bool,
+    /// Why this replica stopped for good in this boot.
+    pub(crate) failed: Option<String>,
+    /// Position and membership that the files stood at when they were opened.
+    recovered: (Option<LogPos>, Members),
+}
+
+impl Inner {
+    pub(crate) fn stored(&self) -> LogIndex {
+        self.store.stored().unwrap_or(LogIndex::new(0))
+    }
+
+    pub(crate) fn store_synced(&self) -> LogIndex {
+        self.store.synced().unwrap_or(LogIndex::new(0))
+    }
+}
+
+pub(crate) struct StreamReplica {
+    pub(crate) spec: ReplicaSpec,
+    pub(crate) context: Arc<Context>,
+    pub(crate) inner: Mutex<Inner>,
+    /// Frames wait to be proposed, leadership may have changed, or a checkpoint was published.
+    pub(crate) wake: Notify,
+    /// Consumers may have something to do.
+    pub(crate) pump_wake: Notify,
+    /// Publishers that wait for room in flight.
+    pub(crate) room: Notify,
+    pub(crate) sync: Arc<EffectiveSync>,
+    /// The Raft member; replaced when its task died and was reopened.
+    raft: Mutex<Option<RaftGroup>>,
+    /// Mirrors `inner.leading`, for readers that must not wait.
+    leads: AtomicBool,
+    closing: AtomicBool,
+    adopting: AtomicBool,
+    /// Raft id of the leader that this member follows; 0 is none.
+    leader: AtomicU64,
+    pub(crate) acks: AckWriter,
+    pub(crate) dir: PathBuf,
+}
+
+impl StreamReplica {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        spec: ReplicaSpec,
+        dir: PathBuf,
+        opened: super::open::Opened,
+        snapshot: Option<super::snapshot::SnapshotMark>,
+        phase: PhaseLatch,
+    ) -> Arc<Self> {
+        let sync = EffectiveSync::new(SyncMode::Always);
+        let acks = AckWriter::new(context.broker.clone(), context.transport.clone(), &spec.name);
+        let super::open::Opened { state, store, head: recovered } = opened;
+        let members = recovered.1.clone();
+        let replica = Arc::new(Self {
+            spec,
+            context,
+            inner: Mutex::new(Inner {
+                state,
+                store,
+                members,
+                leading: None,
+                gate: Gate::default(),
+                flushing: Flushing::new(recovered.clone(), snapshot),
+                phase,
+                allow_direct: false,
+                failed: None,
+                recovered,
+            }),
+            wake: Notify::new(),
+            pump_wake: Notify::new(),
+            room: Notify::new(),
+            sync,
+            raft: Mutex::new(None),
+            leads: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            adopting: AtomicBool::new(false),
+            leader: AtomicU64::new(0),
+            acks,
+            dir,
+        });
+        replica.adopt_durability(&mut replica.inner.lock());
+        replica
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The Raft member; `None` for a stream with one replica, and before the group runs.
+    pub(crate) fn raft(&self) -> Option<RaftGroup> {
+        self.raft.lock().clone()
+    }
+
+    pub(crate) fn set_raft(&self, raft: RaftGroup) {
+        *self.raft.lock() = Some(raft);
+    }
+
+    pub(crate) fn raft_state(&self) -> Option<crate::raft::GroupState> {
+        self.raft().map(|raft| raft.state())
+    }
+
+    /// The group is reopened on its storage while this process lives: what is applied stays applied.
+    pub(crate) fn reopen(&self) {
+        let mut inner = self.lock();
+        let applied = inner.state.applied();
+        if applied.index.get() > 0 {
+            inner.recovered = (Some(applied), inner.members.clone());
+        }
+    }
+
+    /// Whether this replica leads and takes publishes.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_leads(&self, leads: bool) {
+        self.leads.store(leads, Ordering::Release);
+    }
+
+    pub(crate) fn followed_leader(&self) -> Option<u64> {
+        Some(self.leader.load(Ordering::Acquire)).filter(|id| *id != 0)
+    }
+
+    pub(crate) fn follow(&self, leader: Option<u64>) {
+        self.leader.store(leader.unwrap_or(0), Ordering::Release);
+    }
+
+    /// The stream is no longer served here.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let mut inner = self.lock();
+        self.stop_leading(&mut inner);
+        inner.failed.get_or_insert_with(|| "the stream is closed here".to_owned());
+        drop(inner);
+        self.wake.notify_one();
+        self.pump_wake.notify_one();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// True for the one caller that may bring the configuration into the log now.
+    pub(crate) fn start_adopting(&self) -> bool {
+        !self.adopting.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn adopting_done(&self) {
+        self.adopting.store(false, Ordering::Release);
+    }
+
+    /// Whether direct gets may be answered from here: caught up since this start, and not stopped.
+    pub(crate) fn serves_reads(&self) -> bool {
+        self.leads() || {
+            let inner = self.lock();
+            inner.failed.is_none() && matches!(inner.phase.phase(), Phase::Recovered | Phase::Persisting)
+        }
+    }
+
+    pub(crate) fn allows_direct(&self) -> bool {
+        self.lock().allow_direct
+    }
+
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.spec.replicas > 1
+    }
+
+    /// The settings as they act at this replica now.
+    pub(crate) fn effective(&self, inner: &Inner) -> Durability {
+        inner
+            .state
+            .durability()
+            .effective(self.spec.raft_id)
+            .effective(self.spec.replicas, inner.state.settings().storage)
+            .durability
+    }
+
+    /// The effective mode is a function of the log: called after everything that may change it.
+    pub(crate) fn adopt_durability(&self, inner: &mut Inner) {
+        let effective = self.effective(inner);
+        self.sync.set(effective.sync);
+        if self.is_replicated() {
+            let interval = (effective.sync == SyncMode::Interval)
+                .then(|| std::time::Duration::from_millis(u64::from(effective.interval_ms)));
+            self.context.wal.set_interval(self.spec.group, interval);
+        }
+        if effective.sync != SyncMode::Always {
+            self.context.weak_promise();
+        }
+        inner.flushing.set_mode(effective);
+        let config: serde_json::Value = serde_json::from_str(inner.state.config_json()).unwrap_or_default();
+        inner.allow_direct = config.get("allow_direct").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    }
+
+    /// How safe an entry must be in this store before its answers go out.
+    fn answer_need(&self, inner: &Inner, kind: FrameKind) -> Need {
+        let effective = self.effective(inner);
+        if !self.is_replicated() {
+            // R1 has no log behind it. What may remove the last sequence is synced in every mode, before success.
+            let removes = matches!(kind, FrameKind::Purge | FrameKind::DeleteMessage | FrameKind::Expire | FrameKind::Remove);
+            return match effective.sync {
+                SyncMode::Always => Need::StoreSynced,
+                _ if removes => Need::StoreSynced,
+                SyncMode::Interval => Need::Stored,
+                SyncMode::NoWait => Need::Applied,
+            };
+        }
+        match (effective.flush, effective.sync) {
+            (FlushMode::Async, _) => Need::Applied,
+            (FlushMode::Sync, SyncMode::Always) => Need::StoreSynced,
+            (FlushMode::Sync, _) => Need::Stored,
+        }
+    }
+
+    /// Applies one entry and settles what waited for it.
+    pub(crate) fn apply_frame(&self, inner: &mut Inner, at: LogPosition, bytes: &Bytes) {
+        if inner.failed.is_some() {
+            return;
+        }
+        let frame = match Frame::parse_trusted(bytes.clone()) {
+            Ok(frame) => frame,
+            Err(error) => return self.fail(inner, format!("entry {} does not parse: {error}", at.index)),
+        };
+        let header = frame.header();
+        let applied = match inner.state.apply(at, &frame, &inner.store) {
+            Ok(applied) => applied,
+            Err(damaged) => {
+                return self.fail(inner, format!("message {} cannot be read: it must be repaired from a peer", damaged.seq));
+            }
+        };
+        if applied.is_void() && self.is_replicated() {
+            inner.store.advance(at.index);
+        } else {
+            inner.store.push(at.index, frame);
+            inner.flushing.pushed(bytes.len());
+        }
+        if let Some(damage) = inner.store.take_damage() {
+            return self.fail(inner, format!("a block is damaged: {damage}"));
+        }
+        for event in &applied.events {
+            match event {
+                StreamEvent::Durability | StreamEvent::Configured(_) => self.adopt_durability(inner),
+                StreamEvent::Began | StreamEvent::Erase(_) | StreamEvent::Consumers(_) | StreamEvent::Removed => {}
+            }
+        }
+        if let Some(first) = applied.removed.first()
+            && first.first <= inner.state.first_seq()
+        {
+            inner.store.drop_before(inner.state.first_seq());
+        }
+        inner.flushing.applied(StateSample { at, digest: inner.state.digest() });
+        self.consumers_changed(inner, &applied.events);
+        self.settle(inner, at.index, header.term, header.ordinal, header.kind, applied);
+    }
+
+    /// Answers those who waited for this entry at this leader.
+    fn settle(
+        &self,
+        inner: &mut Inner,
+        index: LogIndex,
+        term: headwater_core::ids::Term,
+        ordinal: Ordinal,
+        kind: FrameKind,
+        applied: Applied,
+    ) {
+        let need = self.answer_need(inner, kind);
+        let now = crate::clock::now();
+        let Inner { state, leading: Some(leading), gate, .. } = inner else { return };
+        if leading.term != term {
+            return;
+        }
+        leading.admission.sync(state);
+        if kind == FrameKind::Expire {
+            leading.expiring = false;
+        }
+        let void = applied.is_void();
+        let mut actions = Vec::new();
+        for pump in leading.pumps.values_mut() {
+            for range in &applied.removed {
+                pump.messages_removed(range.first, range.last);
+            }
+        }
+        let mut applied = Some(applied);
+        for (waited, flight) in leading.take_through(ordinal) {
+            let lost = void || waited != ordinal;
+            for (consumer, token) in flight.tokens {
+                let Some(pump) = leading.pumps.get_mut(&consumer) else { continue };
+                match state.consumers().get(consumer) {
+                    Some(consumer_state) if !lost => {
+                        let mut decided = Vec::new();
+                        pump.applied(token, consumer_state, now, &mut decided);
+                        actions.extend(decided.into_iter().map(|action| (consumer, action)));
+                    }
+                    _ => pump.refused(token),
+                }
+            }
+            let fate = match (&applied, lost) {
+                (_, true) => CommandFate::Lost,
+                (Some(a), false) => match &a.outcome {
+                    Outcome::Rejected(why) => CommandFate::Rejected(why.clone()),
+                    _ => CommandFate::Applied(Box::new(applied.take().expect("matched above"))),
+                },
+                (None, false) => CommandFate::Lost,
+            };
+            if lost {
+                self.acks.release_as(flight.acks, &Fate::Unknown);
+                if let Some(waiter) = flight.command {
+                    // The proposer may have given up.
+                    let _gone = waiter.send(fate);
+                }
+                continue;
+            }
+            gate.push(index, need, Answers { acks: flight.acks, command: flight.command.map(|w| (w, fate)) });
+        }
+        if void && leading.outstanding == 0 && leading.admission.is_halted() {
+            self.wake.notify_one();
+        }
+        if !actions.is_empty() {
+            self.perform(inner, actions);
+        }
+        self.open_gate(inner);
+    }
+
+    /// Sends what may go out now.
+    pub(crate) fn open_gate(&self, inner: &mut Inner) {
+        let (stored, synced) = (inner.stored(), inner.store_synced());
+        for Answers { acks, command } in inner.gate.open(stored, synced) {
+            self.acks.release(acks);
+            if let Some((waiter, fate)) = command {
+                // The proposer may have given up.
+                let _gone = waiter.send(fate);
+            }
+        }
+        if inner.leading.as_ref().is_some_and(|l| l.admission.has_room()) {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Stops this replica for this boot; its files stay as they are (I-6).
+    pub(crate) fn fail(&self, inner: &mut Inner, why: String) {
+        if inner.failed.is_some() {
+            return;
+        }
+        tracing::error!(stream = self.spec.name, group = %self.spec.group, why, "replica stopped");
+        inner.phase.failed(why.clone());
+        inner.failed = Some(why);
+        self.stop_leading(inner);
+        for Answers { acks, command } in inner.gate.drain() {
+            self.acks.release_as(acks, &Fate::Unknown);
+            if let Some((waiter, _)) = command {
+                // The proposer may have given up.
+                let _gone = waiter.send(CommandFate::Lost);
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    /// Leadership is over: publishers and proposers hear that nobody knows, pulls end.
+    pub(crate) fn stop_leading(&self, inner: &mut Inner) {
+        let Some(mut leading) = inner.leading.take() else { return };
+        self.set_leads(false);
+        for (_, flight) in leading.take_all() {
+            self.acks.release_as(flight.acks, &Fate::Unknown);
+            if let Some(waiter) = flight.command {
+                // The proposer may have given up.
+                let _gone = waiter.send(CommandFate::Lost);
+            }
+        }
+        let mut actions = Vec::new();
+        for (id, pump) in &mut leading.pumps {
+            let mut ended = Vec::new();
+            pump.end(headwater_core::consumer::EndReason::LeadershipChange, &mut ended);
+            actions.extend(ended.into_iter().map(|action| (*id, action)));
+        }
+        self.perform(inner, actions);
+        self.room.notify_waiters();
+    }
+}
+
+impl Replica for Arc<StreamReplica> {
+    fn recovered(&self) -> (Option<LogPos>, Members) {
+        self.lock().recovered.clone()
+    }
+
+    fn apply(&self, at: LogPos, what: Committed<'_>) -> Bytes {
+        let mut inner = self.lock();
+        match what {
+            Committed::Blank => {
+                inner.state.skip(at);
+                inner.store.advance(at.index);
+                // If this is our own first entry of a term, leading starts now.
+                self.wake.notify_one();
+            }
+            Committed::Members(members) => {
+                inner.members = members.clone();
+                inner.state.skip(at);
+                inner.store.advance(at.index);
+            }
+            Committed::Command(frame) => self.apply_frame(&mut inner, at, frame),
+        }
+        Bytes::new()
+    }
+
+    fn applied_run(&self) {
+        let mut inner = self.lock();
+        self.prove_snapshot(&mut inner);
+        self.flush_if_due(&mut inner);
+        let leads = inner.leading.is_some();
+        drop(inner);
+        if leads {
+            self.pump_wake.notify_one();
+        }
+    }
+
+    fn snapshot(&self) -> Option<SnapshotHead> {
+        self.lock().flushing.persisted_head()
+    }
+
+    fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn crate::raft::transfer::Outgoing>)>> {
+        let inner = self.lock();
+        let Some(head) = inner.flushing.persisted_head() else { return Ok(None) };
+        let pinned = super::outgoing::PinnedFiles::pin(&self.context.disk, &self.dir)?;
+        Ok(Some((head, Box::new(pinned))))
+    }
+
+    fn install(&self, head: &SnapshotHead, staged: crate::raft::transfer::Staged) -> io::Result<()> {
+        let mut inner = self.lock();
+        self.stop_leading(&mut inner);
+        let opened = super::open::swap_in(&self.context, &self.spec, &self.dir, &staged.dir)?;
+        inner.state = opened.state;
+        inner.store = opened.store;
+        inner.members = head.members.clone();
+        inner.flushing.installed(head);
+        self.adopt_durability(&mut inner);
+        tracing::info!(stream = self.spec.name, index = %head.at.index, "snapshot installed");
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What a replica does now and then: expiry, phases, reports, leadership handed over on request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headwater_core::catalog::NodeName;
+use headwater_core::ids::{Generation, LogIndex};
+use headwater_core::recovery::Progress;
+use headwater_core::stream::{Command, Expire};
+
+use super::replica::StreamReplica;
+use crate::node::Context;
+
+/// Messages that one expiry entry removes at most.
+const EXPIRE_COUNT_MAX: u32 = 10_000;
+/// A handed-over leadership must have moved within this time.
+const TRANSFER_PATIENCE: Duration = Duration::from_secs(5);
+
+impl StreamReplica {
+    /// Runs about ten times a second for every replica; cheap when there is nothing to do.
+    pub(crate) fn tick(self: &Arc<Self>) {
+        self.observe_phase();
+        self.expire_if_due();
+        let mut inner = self.lock();
+        self.flush_if_due(&mut inner);
+        drop(inner);
+        if let Some(generation) = self.drained() {
+            self.report_drained(generation);
+        }
+    }
+
+    fn observe_phase(self: &Arc<Self>) {
+        let raft = self.raft_state();
+        let mut inner = self.lock();
+        let applied = inner.state.applied().index;
+        let progress = Progress {
+            applied,
+            persisted: inner.flushing.persisted(),
+            committed: raft.as_ref().map_or(applied, |r| LogIndex::new(r.committed)),
+            leader_known: raft.as_ref().is_none_or(|r| r.leader.is_some() && r.committed > 0),
+        };
+        if inner.phase.observe(progress) {
+            tracing::info!(stream = self.spec.name, phase = inner.phase.phase().as_str(), "recovery");
+        }
+        if let Some(barrier) = inner.phase.barrier().filter(|b| *b > inner.flushing.persisted()) {
+            inner.flushing.set_barrier(barrier);
+        }
+    }
+
+    fn expire_if_due(self: &Arc<Self>) {
+        if !self.leads() {
+            return;
+        }
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let now = crate::clock::now();
+        let due = inner.state.next_expiry(&inner.store).is_some_and(|at| at <= now);
+        let Some(leading) = inner.leading.as_mut().filter(|_| due) else { return };
+        if leading.expiring {
+            return;
+        }
+        let command = Command::Expire(Expire { now, max_count: EXPIRE_COUNT_MAX });
+        if leading.admission.propose(&inner.state, command, now).is_ok() {
+            leading.expiring = true;
+            drop(guard);
+            self.wake.notify_one();
+        }
+    }
+
+    fn report_drained(self: &Arc<Self>, generation: Generation) {
+        if self.leads() {
+            let this = Arc::clone(self);
+            tokio::spawn(async move {
+                // Reported again on the next tick if it did not take.
+                let _again = this.complete(generation, this.spec.raft_id).await;
+            });
+        } else if let Some(leader) = self.followed_leader() {
+            self.context.report_drained(leader, self.spec.stream, generation, self.spec.raft_id);
+        }
+    }
+
+    /// Hands leadership to `preferred`, or to the follower that is closest behind.
+    pub(crate) async fn hand_over(&self, context: &Context, preferred: Option<&NodeName>) -> Result<(), String> {
+        let raft = self.raft().ok_or("a stream with one replica has nobody to hand over to")?;
+        let state = raft.state();
+        let names = context.node_names();
+        let mut others: Vec<u64> =
+            state.members.voters().into_iter().filter(|id| *id != raft.raft_id() && context.transport.is_up(*id)).collect();
+        let matched = |id: &u64| state.matched.iter().find(|(m, _)| m == id).map_or(0, |(_, at)| *at);
+        others.sort_by_key(|id| std::cmp::Reverse(matched(id)));
+        let to = match preferred {
+            Some(name) => others.into_iter().find(|id| names.get(id).is_some_and(|n| n == name.as_str())),
+            None => others.into_iter().next(),
+        };
+        let to = to.ok_or("no follower that is up can take over")?;
+        match raft.transfer_leader(to, TRANSFER_PATIENCE).await? {
+            true => Ok(()),
+            false => Err("leadership did not move in time".to_owned()),
+        }
+    }
+}
