@@ -79,8 +79,8 @@ impl NodeError {
             (401 | 403, _) => FailureClass::Credentials,
             // Only a node says `not_found`; a bare 404 comes from something else at that address.
             (404, "not_found") => FailureClass::NotFound,
-            (_, "stale_fence" | "stale_generation" | "fence_held") => FailureClass::Overtaken,
-            (_, "no_leader" | "not_leader" | "busy" | "timeout")
+            (_, "stale_fence" | "stale_generation") => FailureClass::Overtaken,
+            (_, "fence_held" | "no_leader" | "not_leader" | "busy" | "timeout")
             | (404 | 408 | 421 | 425 | 429, _) => FailureClass::Transient,
             (400..=499, _) => FailureClass::Terminal,
             _ => FailureClass::Transient,
