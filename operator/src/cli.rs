@@ -153,6 +153,10 @@ fn check_label(name: &str, flag: &str, problems: &mut Vec<String>) {
 }
 
 /// Unique per process start, so that a restarted operator never takes its predecessor's Lease for its own.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the host's name is read once at start, before any runtime"
+)]
 fn default_identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
