@@ -192,20 +192,24 @@ fn update(
     }))
 }
 
-/// Whether the group is whole and no voter is on its way to another durability.
+/// Whether every voter is in view and none is on its way to another durability.
+///
+/// A change that has yet to reach some voters goes first, unless replicas are changing already: then
+/// that is what holds the durability change up, and a corrected number is the way out.
 pub(crate) fn may_resize(observed: &Observed, server: &ServerStream) -> bool {
     let Some(group) = &observed.group else {
         return false;
     };
     let acting = acting(server);
+    let resizing = safety::membership(observed, server.replicas()).is_some();
     safety::missing(observed).is_empty()
-        && safety::membership(observed, server.replicas()).is_none()
-        && observed.voters().all(|voter| {
-            matches!(
-                safety::progress(voter, group, acting),
-                Progress::Done | Progress::Pending
-            )
-        })
+        && observed
+            .voters()
+            .all(|voter| match safety::progress(voter, group, acting) {
+                Progress::Done => true,
+                Progress::Pending => resizing,
+                Progress::Moving | Progress::Settling => false,
+            })
 }
 
 pub(crate) fn acting(server: &ServerStream) -> Acting {

@@ -374,6 +374,9 @@ impl Report<'_> {
         if stalled.0 == YES {
             return (NO, stalled.1, stalled.2.clone());
         }
+        if self.desired.paused {
+            return (NO, Reason::Paused, WaitingOn::Paused.to_string());
+        }
         if let Some(step) = &self.plan.step {
             let reason = match step {
                 Step::CreateStream { .. } => Reason::Creating,
@@ -389,9 +392,7 @@ impl Report<'_> {
             .plan
             .waiting
             .iter()
-            .filter(|waiting| {
-                !matches!(waiting, WaitingOn::DriftIgnored { .. } | WaitingOn::Paused)
-            })
+            .filter(|waiting| !matches!(waiting, WaitingOn::DriftIgnored { .. }))
             .collect();
         if let Some(first) = awaited.first() {
             let texts: Vec<String> = awaited.iter().map(ToString::to_string).collect();
@@ -756,10 +757,8 @@ fn quiet(status: &StreamStatus) -> StreamStatus {
         replica.persisted_index = None;
         replica.synced_index = None;
         replica.observed_at = None;
-        if let Some(snapshot) = &mut replica.snapshot {
-            snapshot.index = 0;
-            snapshot.missing = 0;
-        }
+        // Under load a snapshot turns async and back with every flush.
+        replica.snapshot = None;
     }
     for condition in &mut status.conditions {
         // Messages of waits carry indexes and ages; a change of reason or answer is what counts.
