@@ -217,7 +217,10 @@ pub struct StreamSpec {
 
     /// Key-value pairs kept with the stream. Keys starting with `headwater.` or `_nats.` are reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 64), inner(length(max = 4096)))]
+    #[schemars(extend(
+        "maxProperties" = 64,
+        "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 4096})
+    ))]
     #[x_kube(validation = Rule::new("self.all(k, !k.startsWith('headwater.') && !k.startsWith('_nats.'))").message("metadata keys starting with headwater. or _nats. are reserved"))]
     pub metadata: Option<BTreeMap<String, String>>,
 
@@ -286,7 +289,7 @@ fn default_cluster() -> String {
     crate::DEFAULT_CLUSTER.to_owned()
 }
 
-/// Where messages are kept.
+/// Where messages are kept. Immutable. Default: file.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Storage {
@@ -295,7 +298,7 @@ pub enum Storage {
     Memory,
 }
 
-/// When messages are removed.
+/// When messages are removed; only `limits` for now. Default: limits.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Retention {
@@ -303,7 +306,7 @@ pub enum Retention {
     Limits,
 }
 
-/// What gives way at a limit.
+/// What gives way at a limit: the oldest message, or the new one. Default: old.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Discard {
@@ -312,7 +315,8 @@ pub enum Discard {
     New,
 }
 
-/// When a publish may be confirmed.
+/// When a publish is confirmed. `always`: a quorum has synced it. `interval`: a quorum has written
+/// it, and it is synced every `syncInterval`. `noWait`: a quorum has it in memory. Default: always.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub enum SyncMode {
@@ -339,7 +343,8 @@ impl std::fmt::Display for SyncMode {
     }
 }
 
-/// What happens to the data when the object is deleted.
+/// What happens to the data when the object is deleted: `Retain` keeps the stream on the server,
+/// `Delete` deletes it with its messages. Default: Retain.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeletionPolicy {
     /// The stream stays on the server.
@@ -349,7 +354,8 @@ pub enum DeletionPolicy {
     Delete,
 }
 
-/// How far the operator may change the stream.
+/// How far the operator may change the stream. `Enforce`: create it and keep it as the spec says.
+/// `CreateOnly`: create it, then only report differences. `ObserveOnly`: never write. Default: Enforce.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdatePolicy {
     /// Create it, and keep it as the spec says.
@@ -361,7 +367,8 @@ pub enum UpdatePolicy {
     ObserveOnly,
 }
 
-/// Whether an existing stream of that name is taken over.
+/// Whether an existing stream of that name is taken over: `Never`, `IfUnowned` (no other object owns
+/// it) or `Always`. Unset fields keep an adopted stream's values. Default: IfUnowned.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdoptionPolicy {
     /// Never; status explains.
