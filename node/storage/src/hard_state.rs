@@ -57,18 +57,41 @@ impl HardState {
     pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let head_len = PREFIX.len() + 8 + 1;
         let Some((head, json)) = bytes.split_at_checked(head_len) else {
-            return Err(FileError::damaged(path, 0, format!("{head_len} bytes or more"), format!("{}", bytes.len())));
+            return Err(FileError::damaged(
+                path,
+                0,
+                format!("{head_len} bytes or more"),
+                format!("{}", bytes.len()),
+            ));
         };
-        let crc = head.strip_prefix(PREFIX.as_bytes()).and_then(|rest| std::str::from_utf8(rest).ok());
+        let crc = head
+            .strip_prefix(PREFIX.as_bytes())
+            .and_then(|rest| std::str::from_utf8(rest).ok());
         let Some(stored) = crc.and_then(|crc| crc.strip_suffix('\n')) else {
-            return Err(FileError::damaged(path, 0, PREFIX, String::from_utf8_lossy(head)));
+            return Err(FileError::damaged(
+                path,
+                0,
+                PREFIX,
+                String::from_utf8_lossy(head),
+            ));
         };
         let found = format!("{:08x}", crc32c::crc32c(json));
         if stored != found {
-            return Err(FileError::damaged(path, PREFIX.len() as u64, format!("crc {stored}"), format!("crc {found}")));
+            return Err(FileError::damaged(
+                path,
+                PREFIX.len() as u64,
+                format!("crc {stored}"),
+                format!("crc {found}"),
+            ));
         }
-        serde_json::from_slice(json)
-            .map_err(|error| FileError::damaged(path, head_len as u64, "hard state version 1", error.to_string()))
+        serde_json::from_slice(json).map_err(|error| {
+            FileError::damaged(
+                path,
+                head_len as u64,
+                "hard state version 1",
+                error.to_string(),
+            )
+        })
     }
 
     /// Reads the hard state of a store; `None` if it has none yet.
@@ -99,9 +122,11 @@ impl HardState {
 /// # Errors
 /// `WouldBlock` inside [`FileError::Io`] if another process has it.
 pub fn lock_store(disk: &dyn Disk, store: &Path) -> Result<Box<dyn LockGuard>, FileError> {
-    disk.create_dir_all(store).map_err(|error| FileError::io("create", store, error))?;
+    disk.create_dir_all(store)
+        .map_err(|error| FileError::io("create", store, error))?;
     let path = store.join(LOCK_FILE);
-    disk.lock(&path).map_err(|error| FileError::io("lock", &path, error))
+    disk.lock(&path)
+        .map_err(|error| FileError::io("lock", &path, error))
 }
 
 #[cfg(test)]
@@ -124,7 +149,11 @@ pub(crate) mod tests {
 
     #[test]
     fn golden_text() {
-        insta::assert_snapshot!(String::from_utf8(sample().encode()).unwrap(), @"");
+        let expected = "headwater-hard-state 1 87d0f08c\n\
+            {\n  \"cluster_id\": \"c-1\",\n  \"node_name\": \"n1\",\n  \"node_incarnation\": 77,\n  \
+            \"boot_epoch\": 3,\n  \"os_boot_id\": \"b-9\",\n  \"mount_id\": \"259:1\",\n  \
+            \"clean_stop\": false,\n  \"weak_since\": 1700000000000000000\n}";
+        assert_eq!(String::from_utf8(sample().encode()).unwrap(), expected);
     }
 
     #[test]
@@ -136,7 +165,10 @@ pub(crate) mod tests {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                assert!(HardState::decode(path, &bad).is_err(), "byte {at} bit {bit}");
+                assert!(
+                    HardState::decode(path, &bad).is_err(),
+                    "byte {at} bit {bit}"
+                );
             }
             assert!(HardState::decode(path, &good[..at]).is_err());
         }
@@ -146,7 +178,12 @@ pub(crate) mod tests {
     fn a_crash_during_save_leaves_old_or_new() {
         let store = Path::new("/store");
         let old = sample();
-        let new = HardState { boot_epoch: 4, clean_stop: true, weak_since: None, ..sample() };
+        let new = HardState {
+            boot_epoch: 4,
+            clean_stop: true,
+            weak_since: None,
+            ..sample()
+        };
         for stop in 0..20 {
             let disk = SimDisk::new();
             let lock = lock_store(&disk, store).unwrap();
@@ -159,7 +196,10 @@ pub(crate) mod tests {
                 let crashed = disk.fork();
                 crashed.crash(seed);
                 let found = HardState::load(&crashed, store).unwrap().unwrap();
-                assert!(found == new || (!saved && found == old), "stop {stop} seed {seed}");
+                assert!(
+                    found == new || (!saved && found == old),
+                    "stop {stop} seed {seed}"
+                );
             }
         }
     }

@@ -21,12 +21,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Term};
-use parking_lot::Mutex;
 
 mod failure;
 mod index;
@@ -39,132 +37,28 @@ mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
+mod threads;
+mod types;
 
 pub use failure::{Damage, WalError, WalFailure, WalReadError};
 pub use options::{FailureCallback, LastStop, WalOptions};
 pub use scan::{GroupScan, ScanEnd, SegmentScan, WalScan};
 pub use segment::SegmentSeq;
 pub use state::Done;
+pub(crate) use threads::wait_for;
+pub use types::{AppendBatch, GroupState, Need, PinnedGroup, WalEntry, WalStats, WalWatermarks};
 
 use self::index::{GroupLog, Lsn};
 use self::record::{Head, RecordType};
 use self::shared::{Shared, Source};
+use self::threads::Threads;
 use crate::disk::Disk;
-
-/// After this long without a write, the writer notes in the log what is synced. See `wal/record.rs`.
-const MARK_AFTER: Duration = Duration::from_millis(100);
-
-/// One log entry. The payload is opaque.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalEntry {
-    /// Its index; entries of a group are contiguous.
-    pub index: LogIndex,
-    /// Its term.
-    pub term: Term,
-    /// The caller's kind of entry.
-    pub kind: u8,
-    /// The payload; up to 1 GiB.
-    pub payload: Bytes,
-}
-
-/// When an append counts as done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
-    /// At once. A later failure is told through [`WalOptions::on_failure`].
-    Memory,
-    /// When the kernel has it: it survives a process crash.
-    Written,
-    /// When the device has it: it survives a power loss.
-    Synced,
-}
-
-/// Entries of one group.
-pub struct AppendBatch {
-    /// The group.
-    pub group: GroupId,
-    /// Contiguous, following what the group has.
-    pub entries: Vec<WalEntry>,
-    /// What `done` waits for.
-    pub need: Need,
-    /// Called once.
-    pub done: Done,
-}
-
-/// How far a group's entries got.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WalWatermarks {
-    /// Last index in memory.
-    pub accepted: Option<LogIndex>,
-    /// Last index the kernel has.
-    pub written: Option<LogIndex>,
-    /// Last index the device has.
-    pub synced: Option<LogIndex>,
-}
-
-/// What the log holds of a group right now.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroupState {
-    /// Last vote given.
-    pub vote: Option<Bytes>,
-    /// Last committed position given.
-    pub committed: Option<LogPosition>,
-    /// Entries up to here are purged.
-    pub purged: Option<LogPosition>,
-    /// First live entry.
-    pub first: Option<LogIndex>,
-    /// Last live entry, or the purge marker if there is none.
-    pub last: Option<LogPosition>,
-}
-
-/// A group that keeps old segments from being recycled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PinnedGroup {
-    /// The group.
-    pub group: GroupId,
-    /// Its live bytes in segments beyond the target.
-    pub bytes: u64,
-    /// The oldest segment it needs.
-    pub segment: SegmentSeq,
-    /// Purge up to here (after persisting) to let go.
-    pub release_index: Option<LogIndex>,
-}
-
-/// Numbers for metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WalStats {
-    /// Segment files that hold records.
-    pub segment_count: usize,
-    /// Their bytes.
-    pub segment_bytes: u64,
-    /// Bytes waiting for the writer.
-    pub queued_bytes: usize,
-    /// Records written but not yet synced.
-    pub unsynced_records: u64,
-    /// Vectored writes so far.
-    pub write_count: u64,
-    /// Bytes written so far.
-    pub written_bytes: u64,
-    /// Syncs so far.
-    pub sync_count: u64,
-    /// Records rewritten forward so far.
-    pub rewritten_record_count: u64,
-    /// Why the log takes nothing more.
-    pub failure: Option<WalFailure>,
-    /// A damaged record found while rewriting; its segment stays until its groups are dropped or purged.
-    pub damage: Option<Damage>,
-}
 
 /// The log.
 #[derive(Clone)]
 pub struct Wal {
     shared: Arc<Shared>,
     threads: Arc<Threads>,
-}
-
-/// The running threads; stops them when the last handle goes.
-struct Threads {
-    shared: Arc<Shared>,
-    handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Wal {
@@ -175,20 +69,16 @@ impl Wal {
     /// # Errors
     /// [`WalError::Corrupt`] and [`WalError::Hole`] if entries that should be there are not; then nothing on
     /// disk has been changed, and [`Wal::scan`] tells more.
-    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: WalOptions) -> Result<(Self, WalScan), WalError> {
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: WalOptions,
+    ) -> Result<(Self, WalScan), WalError> {
         let (shared, scan) = open::open(disk, dir, options, false)?;
         let shared = Arc::new(shared);
-        let threads = Arc::new(Threads { shared: Arc::clone(&shared), handles: Mutex::new(Vec::new()) });
-        let runs: [(&str, fn(&Shared)); 3] =
-            [("wal-writer", run_writer), ("wal-sync", run_sync), ("wal-keeper", run_keeper)];
-        for (name, run) in runs {
-            let shared = Arc::clone(&shared);
-            let handle = thread::Builder::new()
-                .name(name.into())
-                .spawn(move || run(&shared))
-                .map_err(|error| WalError::io("start thread for", dir, error))?;
-            threads.handles.lock().push(handle);
-        }
+        let threads = Threads::start(&shared)
+            .map_err(|error| WalError::io("start threads for", dir, error))?;
+        let threads = Arc::new(threads);
         Ok((Self { shared, threads }, scan))
     }
 
@@ -197,10 +87,14 @@ impl Wal {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_inline(disk: Arc<dyn Disk>, dir: &Path, options: WalOptions) -> Result<(Self, WalScan), WalError> {
+    pub fn open_inline(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: WalOptions,
+    ) -> Result<(Self, WalScan), WalError> {
         let (shared, scan) = open::open(disk, dir, options, true)?;
         let shared = Arc::new(shared);
-        let threads = Arc::new(Threads { shared: Arc::clone(&shared), handles: Mutex::new(Vec::new()) });
+        let threads = Arc::new(Threads::none(&shared));
         Ok((Self { shared, threads }, scan))
     }
 
@@ -218,10 +112,22 @@ impl Wal {
     /// # Errors
     /// Whatever the disk reports.
     pub fn set_aside(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
-        let parent = dir.parent().ok_or_else(|| io::Error::other("the log directory needs a parent"))?;
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let taken: Vec<String> = disk.list(parent)?.into_iter().map(|entry| entry.name).collect();
-        let aside = (1u32..).map(|nth| format!("{name}.damaged-{nth}")).find(|name| !taken.contains(name));
+        let parent = dir
+            .parent()
+            .ok_or_else(|| io::Error::other("the log directory needs a parent"))?;
+        let name = dir
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let taken: Vec<String> = disk
+            .list(parent)?
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
+        let aside = (1u32..)
+            .map(|nth| format!("{name}.damaged-{nth}"))
+            .find(|name| !taken.contains(name));
         let aside = parent.join(aside.ok_or_else(|| io::Error::other("too many damaged logs"))?);
         disk.rename(dir, &aside)?;
         disk.sync_dir(parent)?;
@@ -231,7 +137,12 @@ impl Wal {
     /// Appends entries. They can be read as soon as this returns. Never waits; ask
     /// [`has_room`](Self::has_room) first.
     pub fn append(&self, batch: AppendBatch) {
-        let AppendBatch { group, entries, need, done } = batch;
+        let AppendBatch {
+            group,
+            entries,
+            need,
+            done,
+        } = batch;
         let mut state = self.shared.state.lock();
         let refused = state.refusal().or_else(|| {
             let mut expected = entries.first()?.index;
@@ -240,7 +151,11 @@ impl Wal {
             }
             for entry in &entries {
                 if entry.index != expected {
-                    return Some(WalFailure::OutOfOrder { group, expected, found: entry.index });
+                    return Some(WalFailure::OutOfOrder {
+                        group,
+                        expected,
+                        found: entry.index,
+                    });
                 }
                 expected = expected.next();
             }
@@ -258,7 +173,13 @@ impl Wal {
     }
 
     /// Completes `done` when `lsn` has what is needed.
-    fn hand_over(&self, mut state: parking_lot::MutexGuard<'_, state::State>, lsn: Lsn, need: Need, done: Done) {
+    fn hand_over(
+        &self,
+        mut state: parking_lot::MutexGuard<'_, state::State>,
+        lsn: Lsn,
+        need: Need,
+        done: Done,
+    ) {
         let reached = match need {
             Need::Memory => true,
             Need::Written => lsn <= state.written,
@@ -302,7 +223,11 @@ impl Wal {
     ///
     /// # Errors
     /// If the log takes nothing more.
-    pub fn truncate_after(&self, group: GroupId, index: Option<LogIndex>) -> Result<(), WalFailure> {
+    pub fn truncate_after(
+        &self,
+        group: GroupId,
+        index: Option<LogIndex>,
+    ) -> Result<(), WalFailure> {
         self.change(|state| state.truncate_after(group, index))
     }
 
@@ -339,7 +264,11 @@ impl Wal {
         state.group(group).interval = interval;
         if let Some(interval) = interval.filter(|_| state.written > state.synced) {
             let deadline = Instant::now() + interval;
-            state.interval_deadline = Some(state.interval_deadline.map_or(deadline, |at| at.min(deadline)));
+            state.interval_deadline = Some(
+                state
+                    .interval_deadline
+                    .map_or(deadline, |at| at.min(deadline)),
+            );
             self.shared.sync.notify_one();
         }
     }
@@ -352,7 +281,9 @@ impl Wal {
             drop(state);
             return done(Err(failure));
         }
-        let lsn = state.groups.get(&group).map_or(Lsn(0), |log| log.slot(index).map_or(log.newest, |slot| slot.lsn));
+        let lsn = state.groups.get(&group).map_or(Lsn(0), |log| {
+            log.slot(index).map_or(log.newest, |slot| slot.lsn)
+        });
         self.hand_over(state, lsn, Need::Synced, done);
     }
 
@@ -371,7 +302,9 @@ impl Wal {
     #[must_use]
     pub fn watermarks(&self, group: GroupId) -> WalWatermarks {
         let state = self.shared.state.lock();
-        let Some(log) = state.groups.get(&group) else { return WalWatermarks::default() };
+        let Some(log) = state.groups.get(&group) else {
+            return WalWatermarks::default();
+        };
         WalWatermarks {
             accepted: open::last_position(log).map(|last| last.index),
             written: log.reached(state.written),
@@ -409,7 +342,10 @@ impl Wal {
         if let Some(purged) = log.purged.filter(|purged| purged.index == index) {
             return Some(purged);
         }
-        log.slot(index).map(|slot| LogPosition { index, term: slot.term })
+        log.slot(index).map(|slot| LogPosition {
+            index,
+            term: slot.term,
+        })
     }
 
     /// The entries of `range`, as far as they exist, stopping once `bytes_max` payload bytes are exceeded
@@ -428,16 +364,33 @@ impl Wal {
         let mut from = range.start;
         while from < range.end && (entries.is_empty() || bytes < bytes_max) {
             // Without the lock while reading from disk; a record may be rewritten meanwhile, so ask again.
-            let cold = match self.read_warm(group, from, range.end, bytes_max, &mut bytes, &mut entries)? {
+            let cold = match self.read_warm(
+                group,
+                from,
+                range.end,
+                bytes_max,
+                &mut bytes,
+                &mut entries,
+            )? {
                 Some(cold) => cold,
                 None => break,
             };
-            let Cold { index, term, kind, len, source } = cold;
+            let Cold {
+                index,
+                term,
+                kind,
+                len,
+                source,
+            } = cold;
             let payload = match self.shared.read_payload(&source, len) {
                 Ok(payload) => payload,
                 Err(damage) => {
                     let state = self.shared.state.lock();
-                    let moved = state.groups.get(&group).and_then(|log| log.slot(index)).and_then(|slot| slot.place);
+                    let moved = state
+                        .groups
+                        .get(&group)
+                        .and_then(|log| log.slot(index))
+                        .and_then(|slot| slot.place);
                     if moved == Some(source.place) {
                         return Err(damage.into());
                     }
@@ -446,7 +399,12 @@ impl Wal {
                 }
             };
             bytes += payload.len();
-            entries.push(WalEntry { index, term, kind, payload });
+            entries.push(WalEntry {
+                index,
+                term,
+                kind,
+                payload,
+            });
             from = index.next();
         }
         Ok(entries)
@@ -463,23 +421,48 @@ impl Wal {
         entries: &mut Vec<WalEntry>,
     ) -> Result<Option<Cold>, WalReadError> {
         let state = self.shared.state.lock();
-        let Some(log) = state.groups.get(&group) else { return Ok(None) };
+        let Some(log) = state.groups.get(&group) else {
+            return Ok(None);
+        };
         let first = log.first().or(log.purged.map(|purged| purged.index.next()));
         if let Some(first) = first.filter(|first| from < *first) {
-            return Err(WalReadError::Purged { group, wanted: from, first });
+            return Err(WalReadError::Purged {
+                group,
+                wanted: from,
+                first,
+            });
         }
         for (index, slot) in log.entries_from(from).take_while(|(index, _)| *index < to) {
             if !entries.is_empty() && *bytes >= bytes_max {
                 return Ok(None);
             }
             let Some(payload) = &slot.payload else {
-                let Some(place) = slot.place else { return Ok(None) };
-                let Some(segment) = state.segment(place.segment) else { return Ok(None) };
-                let source = Source { file: Arc::clone(&segment.file), salt: segment.header.salt, place };
-                return Ok(Some(Cold { index, term: slot.term, kind: slot.kind, len: slot.len, source }));
+                let Some(place) = slot.place else {
+                    return Ok(None);
+                };
+                let Some(segment) = state.segment(place.segment) else {
+                    return Ok(None);
+                };
+                let source = Source {
+                    file: Arc::clone(&segment.file),
+                    salt: segment.header.salt,
+                    place,
+                };
+                return Ok(Some(Cold {
+                    index,
+                    term: slot.term,
+                    kind: slot.kind,
+                    len: slot.len,
+                    source,
+                }));
             };
             *bytes += payload.len();
-            entries.push(WalEntry { index, term: slot.term, kind: slot.kind, payload: payload.clone() });
+            entries.push(WalEntry {
+                index,
+                term: slot.term,
+                kind: slot.kind,
+                payload: payload.clone(),
+            });
         }
         Ok(None)
     }
@@ -510,7 +493,10 @@ impl Wal {
     #[must_use]
     pub fn pinned_groups(&self) -> Vec<PinnedGroup> {
         let state = self.shared.state.lock();
-        let beyond = state.segments.len().saturating_sub(self.shared.options.segments_target);
+        let beyond = state
+            .segments
+            .len()
+            .saturating_sub(self.shared.options.segments_target);
         let mut pinned: Vec<PinnedGroup> = Vec::new();
         for segment in state.segments.iter().take(beyond) {
             for (group, live) in &segment.live {
@@ -531,7 +517,10 @@ impl Wal {
         for pinned in &mut pinned {
             let in_old = |place: &index::Place| cut.is_some_and(|cut| place.segment < cut);
             pinned.release_index = state.groups.get(&pinned.group).and_then(|log: &GroupLog| {
-                log.entries().filter(|(_, slot)| slot.place.as_ref().is_some_and(in_old)).map(|(index, _)| index).last()
+                log.entries()
+                    .filter(|(_, slot)| slot.place.as_ref().is_some_and(in_old))
+                    .map(|(index, _)| index)
+                    .last()
             });
         }
         pinned.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.group.cmp(&b.group)));
@@ -624,104 +613,4 @@ struct Cold {
     kind: u8,
     len: u32,
     source: Source,
-}
-
-impl Threads {
-    /// Lets the writer empty the queue, then ends all threads.
-    fn stop(&self) {
-        let handles = std::mem::take(&mut *self.handles.lock());
-        self.shared.state.lock().closing = true;
-        for handle in handles {
-            self.shared.wake_all();
-            // The last handle may go inside a callback, on one of these threads: that one ends by itself.
-            if handle.thread().id() != thread::current().id() {
-                // A panicked thread has been reported by the panic hook; there is nothing to add.
-                let _ = handle.join();
-            }
-        }
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn run_writer(shared: &Shared) {
-    let mut scratch = Vec::new();
-    loop {
-        {
-            let mut state = shared.state.lock();
-            while state.queue.is_empty() {
-                if state.closing || state.failure.is_some() {
-                    state.writer_done = true;
-                    drop(state);
-                    shared.wake_all();
-                    return;
-                }
-                let owed = state.active_synced > state.active_stated && state.active_end == state.active_synced;
-                if !owed {
-                    shared.work.wait(&mut state);
-                } else if shared.work.wait_for(&mut state, MARK_AFTER).timed_out() && state.queue.is_empty() {
-                    state.enqueue(Head::plain(RecordType::Mark, GroupId::new(0)), Bytes::new());
-                }
-            }
-        }
-        shared.write_step(&mut scratch);
-    }
-}
-
-fn run_sync(shared: &Shared) {
-    loop {
-        let force = {
-            let mut state = shared.state.lock();
-            loop {
-                if state.failure.is_some() {
-                    return;
-                }
-                if state.wants_sync() {
-                    break false;
-                }
-                // While closing, the writer may still need a sync to roll; it goes first, so this ends last.
-                if state.closing && state.writer_done {
-                    return;
-                }
-                match state.interval_deadline {
-                    Some(_) if state.written <= state.synced => state.interval_deadline = None,
-                    Some(deadline) if deadline <= Instant::now() => break true,
-                    Some(deadline) => {
-                        shared.sync.wait_until(&mut state, deadline);
-                    }
-                    None => shared.sync.wait(&mut state),
-                }
-            }
-        };
-        shared.sync_step(force);
-    }
-}
-
-fn run_keeper(shared: &Shared) {
-    loop {
-        {
-            let mut state = shared.state.lock();
-            while !std::mem::take(&mut state.keep_wanted) {
-                if state.failure.is_some() || (state.closing && state.writer_done) {
-                    return;
-                }
-                shared.keep.wait(&mut state);
-            }
-        }
-        while shared.keep_step() {}
-    }
-}
-
-/// Blocks until `done` was called. For callers that have a thread to wait on: the flusher, tests.
-pub(crate) fn wait_for(start: impl FnOnce(Done)) -> Result<(), WalFailure> {
-    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-    start(Box::new(move |result| {
-        // The receiver waits below; it can only be gone if this thread panicked.
-        let _ = sender.send(result);
-    }));
-    receiver.recv().unwrap_or(Err(WalFailure::ShutDown))
 }

@@ -24,7 +24,12 @@ pub(crate) struct FrameCache {
 
 impl FrameCache {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { frames: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max }
+        Self {
+            frames: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+        }
     }
 
     pub(crate) fn get(&self, place: FramePlace) -> Option<Frame> {
@@ -40,7 +45,9 @@ impl FrameCache {
         self.order.push_back(place);
         self.bytes += len;
         while self.bytes > self.bytes_max {
-            let Some(oldest) = self.order.pop_front() else { break };
+            let Some(oldest) = self.order.pop_front() else {
+                break;
+            };
             if let Some(frame) = self.frames.remove(&oldest) {
                 self.bytes -= frame.bytes().len();
             }

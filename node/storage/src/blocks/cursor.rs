@@ -16,7 +16,10 @@ impl Cursor {
     /// Stands before `from`.
     #[must_use]
     pub fn new(from: StreamSeq) -> Self {
-        Self { next: from, frame: None }
+        Self {
+            next: from,
+            frame: None,
+        }
     }
 
     /// The sequence that the next step starts looking at.

@@ -58,16 +58,35 @@ pub(crate) fn header(stream: StreamId, block: BlockNumber) -> Vec<u8> {
 }
 
 /// Checks a header page. The error names offset, expected and found.
-pub(crate) fn check_header(page: &[u8], stream: StreamId, block: BlockNumber) -> Result<(), (u64, String, String)> {
+pub(crate) fn check_header(
+    page: &[u8],
+    stream: StreamId,
+    block: BlockNumber,
+) -> Result<(), (u64, String, String)> {
     if page.len() < HEADER_PAGE as usize {
-        return Err((0, format!("a header page of {HEADER_PAGE} bytes"), format!("{} bytes", page.len())));
+        return Err((
+            0,
+            format!("a header page of {HEADER_PAGE} bytes"),
+            format!("{} bytes", page.len()),
+        ));
     }
     let expected = header(stream, block);
-    let fields = [(0, 8, "magic"), (8, 4, "version"), (12, 12, "codec and key"), (24, 8, "stream"), (32, 8, "block"), (40, 4, "crc")];
+    let fields = [
+        (0, 8, "magic"),
+        (8, 4, "version"),
+        (12, 12, "codec and key"),
+        (24, 8, "stream"),
+        (32, 8, "block"),
+        (40, 4, "crc"),
+    ];
     for (at, len, what) in fields {
         if page[at..at + len] != expected[at..at + len] {
             let (expected, found) = (&expected[at..at + len], &page[at..at + len]);
-            return Err((at as u64, format!("{what} {expected:02x?}"), format!("{found:02x?}")));
+            return Err((
+                at as u64,
+                format!("{what} {expected:02x?}"),
+                format!("{found:02x?}"),
+            ));
         }
     }
     Ok(())
@@ -87,7 +106,9 @@ pub(crate) fn mark(block: BlockNumber, synced_bytes: u64, ticket: u64) -> (u64, 
 pub(crate) fn marked(page: &[u8], block: BlockNumber) -> (u64, u64) {
     let mut best = (0, 0);
     for at in MARKS_AT {
-        let Some(bytes) = page.get(at as usize..at as usize + MARK_LEN) else { continue };
+        let Some(bytes) = page.get(at as usize..at as usize + MARK_LEN) else {
+            continue;
+        };
         let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..16]), &block.get().to_le_bytes());
         let (synced, ticket) = (u64_at(bytes, 0), u64_at(bytes, 8));
         if u32_at(bytes, 16) == crc && ticket > best.1 {
@@ -105,7 +126,10 @@ mod tests {
     fn golden_header() {
         let page = header(StreamId::new(7), BlockNumber::new(3));
         assert_eq!(page.len(), 4096);
-        assert_eq!(&page[..40], b"HWSBLOCK\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
+        assert_eq!(
+            &page[..40],
+            b"HWSBLOCK\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0"
+        );
         assert_eq!(u32_at(&page, 40), crc32c::crc32c(&page[..40]));
         assert!(page[44..].iter().all(|byte| *byte == 0));
         let (at, mark) = mark(BlockNumber::new(3), 0x1234, 5);
@@ -124,7 +148,11 @@ mod tests {
             assert_eq!(marked(&page, block), (synced, ticket));
         }
         page[1024 + 3] ^= 1;
-        assert_eq!(marked(&page, block), (6000, 2), "a torn mark leaves the other");
+        assert_eq!(
+            marked(&page, block),
+            (6000, 2),
+            "a torn mark leaves the other"
+        );
     }
 
     #[test]

@@ -1,1 +1,157 @@
+//! What the block store promises, on the simulated disk; with the flusher's threads on the real one.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use headwater_core::frame::{Frame, FrameBuilder, FrameKind, RecordFlags};
+use headwater_core::ids::{
+    GroupId, LogIndex, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp,
+};
+use headwater_core::stream::Records;
+
+use super::*;
+use crate::disk::{Fault, SimDisk};
+
+mod behaviour;
+mod crash;
+mod damage;
+mod model;
+mod threads;
+
+const STREAM: StreamId = StreamId::new(7);
+
+fn dir() -> PathBuf {
+    PathBuf::from("/store/streams/7")
+}
+
+fn index(raw: u64) -> LogIndex {
+    LogIndex::new(raw)
+}
+
+fn seq(raw: u64) -> StreamSeq {
+    StreamSeq::new(raw)
+}
+
+fn options(log: StoreLog) -> StoreOptions {
+    StoreOptions {
+        block_bytes_max: 12 << 10,
+        cache_bytes_max: 2 << 10,
+        ..StoreOptions::new(log)
+    }
+}
+
+fn payload(seq: u64, len: usize) -> Vec<u8> {
+    let mut text = format!("message {seq} ").into_bytes();
+    text.resize(text.len() + len, seq as u8);
+    text
+}
+
+/// A frame with `count` messages from `base` on, of this payload size.
+fn messages(ordinal: u64, base: u64, count: u64, len: usize) -> Frame {
+    let ts = Timestamp::new(1_000_000 + ordinal);
+    let mut frame = FrameBuilder::new(
+        FrameKind::Messages,
+        STREAM,
+        Term::new(1),
+        Ordinal::new(ordinal),
+        seq(base),
+        ts,
+    );
+    for raw in base..base + count {
+        frame
+            .push_message(
+                ts,
+                b"orders.new",
+                b"",
+                &payload(raw, len),
+                RecordFlags::NONE,
+            )
+            .unwrap();
+    }
+    Frame::parse(frame.finish()).unwrap()
+}
+
+/// A frame without messages.
+fn purge(ordinal: u64, base: u64) -> Frame {
+    let ts = Timestamp::new(1_000_000 + ordinal);
+    let mut frame = FrameBuilder::new(
+        FrameKind::Purge,
+        STREAM,
+        Term::new(1),
+        Ordinal::new(ordinal),
+        seq(base),
+        ts,
+    );
+    frame.push_body(b"{}").unwrap();
+    Frame::parse(frame.finish()).unwrap()
+}
+
+fn image(applied: u64) -> CheckpointImage {
+    CheckpointImage {
+        group: GroupId::new(9),
+        applied: LogPosition {
+            index: index(applied),
+            term: Term::new(1),
+        },
+        membership: Bytes::new(),
+        snapshot: Bytes::new(),
+        image: Bytes::from(format!("state at {applied}")),
+        digest: applied,
+    }
+}
+
+/// Opens the store as its checkpoint says. Returns the frames the checkpoint covers, too.
+fn open(
+    disk: &SimDisk,
+    options: StoreOptions,
+) -> Result<(StreamStore, BlockScan, Vec<Frame>), FileError> {
+    disk.create_dir_all(&dir())
+        .map_err(|error| FileError::io("create", &dir(), error))?;
+    let checkpoint = Checkpoint::load(disk, &dir())?;
+    let mut covered = Vec::new();
+    let (store, scan) = StreamStore::open(
+        Arc::new(disk.clone()),
+        &dir(),
+        STREAM,
+        options,
+        checkpoint.as_ref(),
+        &mut |frame| {
+            covered.push(frame.clone());
+        },
+    )?;
+    Ok((store, scan, covered))
+}
+
+/// Runs a job to its end in place. The log barrier is not of interest here.
+fn run(
+    store: &mut StreamStore,
+    disk: &SimDisk,
+    want: FlushWant,
+    image: Option<CheckpointImage>,
+) -> bool {
+    let Some(job) = store.take_job(want, image) else {
+        return false;
+    };
+    let mut stages = Vec::new();
+    job.run(disk, &|_, _| Ok(()), &mut |done| stages.push(done));
+    for done in stages {
+        store.complete(done);
+    }
+    true
+}
+
+/// Every message of the store: sequence and payload.
+fn contents(store: &StreamStore) -> BTreeMap<u64, Vec<u8>> {
+    let mut cursor = Cursor::new(StreamSeq::FIRST);
+    let mut found = BTreeMap::new();
+    while let Some(record) = cursor.next(store) {
+        found.insert(record.seq().get(), record.payload().to_vec());
+    }
+    found
+}
+
+fn expected(range: RangeInclusive<u64>, len: usize) -> BTreeMap<u64, Vec<u8>> {
+    range.map(|raw| (raw, payload(raw, len))).collect()
+}

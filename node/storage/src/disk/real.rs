@@ -33,7 +33,12 @@ impl LockGuard for FileLock {}
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o640)
+            .open(path)?;
         Ok(Arc::new(RealFile { file }))
     }
 
@@ -43,7 +48,9 @@ impl Disk for RealDisk {
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile { file: File::open(path)? }))
+        Ok(Arc::new(RealFile {
+            file: File::open(path)?,
+        }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -88,10 +95,16 @@ impl Disk for RealDisk {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             // Names that are not UTF-8 are not ours.
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
             let meta = entry.metadata()?;
             let is_dir = meta.is_dir();
-            entries.push(DiskEntry { name, is_dir, len: if is_dir { 0 } else { meta.len() } });
+            entries.push(DiskEntry {
+                name,
+                is_dir,
+                len: if is_dir { 0 } else { meta.len() },
+            });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -102,7 +115,13 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o640).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o640)
+            .open(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(FileLock { _file: file }))
     }
@@ -138,7 +157,10 @@ impl DiskFile for RealFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
-            match self.file.read_at(&mut buf[filled..], offset + filled as u64) {
+            match self
+                .file
+                .read_at(&mut buf[filled..], offset + filled as u64)
+            {
                 Ok(0) => break,
                 Ok(got) => filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -245,7 +267,12 @@ mod tests {
         publish(&RealDisk, &path, b"one").unwrap();
         publish(&RealDisk, &path, b"two").unwrap();
         assert_eq!(read_file(&RealDisk, &path).unwrap(), b"two");
-        let names: Vec<String> = RealDisk.list(&nested).unwrap().into_iter().map(|entry| entry.name).collect();
+        let names: Vec<String> = RealDisk
+            .list(&nested)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.name)
+            .collect();
         assert_eq!(names, ["file"]);
     }
 

@@ -73,15 +73,29 @@ enum ByteOp {
 
 #[derive(Clone)]
 enum NameOp {
-    Create { path: PathBuf, inode: u64 },
-    Rename { from: PathBuf, to: PathBuf, inode: u64 },
-    Remove { path: PathBuf },
+    Create {
+        path: PathBuf,
+        inode: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        inode: u64,
+    },
+    Remove {
+        path: PathBuf,
+    },
+    RemoveTree {
+        path: PathBuf,
+    },
 }
 
 impl NameOp {
     fn dir(&self) -> Option<&Path> {
         match self {
-            Self::Create { path, .. } | Self::Remove { path } => path.parent(),
+            Self::Create { path, .. } | Self::Remove { path } | Self::RemoveTree { path } => {
+                path.parent()
+            }
             Self::Rename { to, .. } => to.parent(),
         }
     }
@@ -101,6 +115,7 @@ impl NameOp {
             Self::Remove { path } => {
                 names.remove(path);
             }
+            Self::RemoveTree { path } => names.retain(|name, _| !name.starts_with(path)),
         }
     }
 }
@@ -160,7 +175,9 @@ impl SimDisk {
     /// A deep copy, to try several crashes from one point.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { inner: Arc::new(Mutex::new(self.inner.lock().clone())) }
+        Self {
+            inner: Arc::new(Mutex::new(self.inner.lock().clone())),
+        }
     }
 
     /// Mutating operations so far: writes, syncs, names, length changes.
@@ -242,7 +259,10 @@ impl SimDisk {
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) {
         let mut inner = self.inner.lock();
         let inode = *inner.names.get(path).expect("file to damage exists");
-        let inode = inner.inodes.get_mut(&inode).expect("every name has an inode");
+        let inode = inner
+            .inodes
+            .get_mut(&inode)
+            .expect("every name has an inode");
         let at = offset as usize;
         inode.content[at] ^= 1 << bit;
         if let Some(byte) = inode.durable.get_mut(at) {
@@ -251,7 +271,11 @@ impl SimDisk {
     }
 
     fn file(&self, inode: u64, life: u64) -> Arc<dyn DiskFile> {
-        Arc::new(SimFile { disk: self.clone(), inode, life })
+        Arc::new(SimFile {
+            disk: self.clone(),
+            inode,
+            life,
+        })
     }
 }
 
@@ -311,28 +335,49 @@ impl Inner {
         self.locks.clear();
         self.faults.clear();
         self.stop_at = None;
-        let used: BTreeSet<u64> = self.names.values().chain(self.durable_names.values()).copied().collect();
+        let used: BTreeSet<u64> = self
+            .names
+            .values()
+            .chain(self.durable_names.values())
+            .copied()
+            .collect();
         let pending: BTreeSet<u64> = self
             .pending_names
             .iter()
             .filter_map(|op| match op {
                 NameOp::Create { inode, .. } | NameOp::Rename { inode, .. } => Some(*inode),
-                NameOp::Remove { .. } => None,
+                NameOp::Remove { .. } | NameOp::RemoveTree { .. } => None,
             })
             .collect();
-        self.inodes.retain(|inode, _| used.contains(inode) || pending.contains(inode));
+        self.inodes
+            .retain(|inode, _| used.contains(inode) || pending.contains(inode));
     }
 
     /// Directories are rarely renamed; here that is atomic and durable at once.
     fn rename_dir(&mut self, from: &Path, to: &Path) {
-        let moved = |path: &Path| path.strip_prefix(from).map_or_else(|_| path.to_owned(), |rest| to.join(rest));
-        self.names = std::mem::take(&mut self.names).into_iter().map(|(path, inode)| (moved(&path), inode)).collect();
-        self.durable_names =
-            std::mem::take(&mut self.durable_names).into_iter().map(|(path, inode)| (moved(&path), inode)).collect();
-        self.dirs = std::mem::take(&mut self.dirs).into_iter().map(|path| moved(&path)).collect();
+        let moved = |path: &Path| {
+            path.strip_prefix(from)
+                .map_or_else(|_| path.to_owned(), |rest| to.join(rest))
+        };
+        self.names = std::mem::take(&mut self.names)
+            .into_iter()
+            .map(|(path, inode)| (moved(&path), inode))
+            .collect();
+        self.durable_names = std::mem::take(&mut self.durable_names)
+            .into_iter()
+            .map(|(path, inode)| (moved(&path), inode))
+            .collect();
+        self.dirs = std::mem::take(&mut self.dirs)
+            .into_iter()
+            .map(|path| moved(&path))
+            .collect();
         for op in &mut self.pending_names {
             match op {
-                NameOp::Create { path, .. } | NameOp::Remove { path } => *path = moved(path),
+                NameOp::Create { path, .. }
+                | NameOp::Remove { path }
+                | NameOp::RemoveTree { path } => {
+                    *path = moved(path);
+                }
                 NameOp::Rename { from, to, .. } => {
                     *from = moved(from);
                     *to = moved(to);
@@ -362,7 +407,9 @@ impl Inner {
         if life != self.life {
             return Err(io::Error::other("file handle from before the crash"));
         }
-        self.inodes.get_mut(&inode).ok_or_else(|| io::Error::other("inode is gone"))
+        self.inodes
+            .get_mut(&inode)
+            .ok_or_else(|| io::Error::other("inode is gone"))
     }
 }
 
@@ -378,7 +425,10 @@ fn done(pass: &Pass) -> io::Result<()> {
 }
 
 fn not_found(path: &Path) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("no such file: {}", path.display()))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("no such file: {}", path.display()),
+    )
 }
 
 impl Disk for SimDisk {
@@ -390,13 +440,19 @@ impl Disk for SimDisk {
             return Err(not_found(dir));
         }
         if inner.names.contains_key(path) {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, path.display().to_string()));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                path.display().to_string(),
+            ));
         }
         let inode = inner.next_inode;
         inner.next_inode += 1;
         inner.inodes.insert(inode, Inode::default());
         inner.names.insert(path.to_owned(), inode);
-        inner.pending_names.push(NameOp::Create { path: path.to_owned(), inode });
+        inner.pending_names.push(NameOp::Create {
+            path: path.to_owned(),
+            inode,
+        });
         done(&pass)?;
         Ok(self.file(inode, inner.life))
     }
@@ -415,7 +471,9 @@ impl Disk for SimDisk {
         let mut inner = self.inner.lock();
         let pass = inner.begin()?;
         if from.parent() != to.parent() {
-            return Err(io::Error::other("rename across directories is not part of the contract"));
+            return Err(io::Error::other(
+                "rename across directories is not part of the contract",
+            ));
         }
         if inner.dirs.contains(from) {
             inner.rename_dir(from, to);
@@ -423,7 +481,11 @@ impl Disk for SimDisk {
         }
         let inode = inner.names.remove(from).ok_or_else(|| not_found(from))?;
         inner.names.insert(to.to_owned(), inode);
-        inner.pending_names.push(NameOp::Rename { from: from.to_owned(), to: to.to_owned(), inode });
+        inner.pending_names.push(NameOp::Rename {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            inode,
+        });
         done(&pass)
     }
 
@@ -434,18 +496,19 @@ impl Disk for SimDisk {
         }
         let pass = inner.begin()?;
         inner.names.remove(path);
-        inner.pending_names.push(NameOp::Remove { path: path.to_owned() });
+        inner.pending_names.push(NameOp::Remove {
+            path: path.to_owned(),
+        });
         done(&pass)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let pass = inner.begin()?;
-        let inside: Vec<PathBuf> = inner.names.keys().filter(|name| name.starts_with(path)).cloned().collect();
-        for name in inside {
-            inner.names.remove(&name);
-            inner.pending_names.push(NameOp::Remove { path: name });
-        }
+        inner.names.retain(|name, _| !name.starts_with(path));
+        inner.pending_names.push(NameOp::RemoveTree {
+            path: path.to_owned(),
+        });
         inner.dirs.retain(|dir| !dir.starts_with(path));
         done(&pass)
     }
@@ -468,13 +531,31 @@ impl Disk for SimDisk {
             return Err(not_found(dir));
         }
         let mut entries = Vec::new();
-        let base_name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-        for (path, inode) in inner.names.iter().filter(|(path, _)| path.parent() == Some(dir)) {
-            let len = inner.inodes.get(inode).map_or(0, |inode| inode.content.len() as u64);
-            entries.extend(base_name(path).map(|name| DiskEntry { name, is_dir: false, len }));
+        let base_name = |path: &Path| {
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+        };
+        for (path, inode) in inner
+            .names
+            .iter()
+            .filter(|(path, _)| path.parent() == Some(dir))
+        {
+            let len = inner
+                .inodes
+                .get(inode)
+                .map_or(0, |inode| inode.content.len() as u64);
+            entries.extend(base_name(path).map(|name| DiskEntry {
+                name,
+                is_dir: false,
+                len,
+            }));
         }
         for path in inner.dirs.iter().filter(|path| path.parent() == Some(dir)) {
-            entries.extend(base_name(path).map(|name| DiskEntry { name, is_dir: true, len: 0 }));
+            entries.extend(base_name(path).map(|name| DiskEntry {
+                name,
+                is_dir: true,
+                len: 0,
+            }));
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -500,7 +581,11 @@ impl Disk for SimDisk {
         if !inner.locks.insert(path.to_owned()) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(Box::new(SimLock { disk: self.clone(), path: path.to_owned(), life: inner.life }))
+        Ok(Box::new(SimLock {
+            disk: self.clone(),
+            path: path.to_owned(),
+            life: inner.life,
+        }))
     }
 
     fn available_bytes(&self, _path: &Path) -> io::Result<u64> {
@@ -552,18 +637,29 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.change(ByteOp::Write { offset: offset as usize, bytes: bytes.to_vec() })
+        self.change(ByteOp::Write {
+            offset: offset as usize,
+            bytes: bytes.to_vec(),
+        })
     }
 
     fn write_vectored_at(&self, offset: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-        self.change(ByteOp::Write { offset: offset as usize, bytes })
+        let bytes = slices
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect();
+        self.change(ByteOp::Write {
+            offset: offset as usize,
+            bytes,
+        })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut inner = self.disk.inner.lock();
         let inode = inner.inode(self.inode, self.life)?;
-        let Some(rest) = inode.content.get(offset as usize..) else { return Ok(0) };
+        let Some(rest) = inode.content.get(offset as usize..) else {
+            return Ok(0);
+        };
         let got = rest.len().min(buf.len());
         buf[..got].copy_from_slice(&rest[..got]);
         Ok(got)
@@ -592,7 +688,13 @@ impl DiskFile for SimFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.inner.lock().inode(self.inode, self.life)?.content.len() as u64)
+        Ok(self
+            .disk
+            .inner
+            .lock()
+            .inode(self.inode, self.life)?
+            .content
+            .len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -600,7 +702,11 @@ impl DiskFile for SimFile {
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        if self.len()? < len { self.set_len(len) } else { Ok(()) }
+        if self.len()? < len {
+            self.set_len(len)
+        } else {
+            Ok(())
+        }
     }
 
     fn fill_zero(&self, from: u64, len: u64) -> io::Result<()> {
@@ -609,101 +715,4 @@ impl DiskFile for SimFile {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::{publish, read_file};
-
-    fn disk_with(path: &Path, bytes: &[u8]) -> SimDisk {
-        let disk = SimDisk::new();
-        disk.create_dir_all(Path::new("/d")).unwrap();
-        publish(&disk, path, bytes).unwrap();
-        disk
-    }
-
-    #[test]
-    fn unsynced_bytes_are_lost_and_synced_ones_kept() {
-        let path = Path::new("/d/f");
-        let disk = disk_with(path, b"kept");
-        let file = disk.open(path).unwrap();
-        file.write_at(0, b"lost").unwrap();
-        assert_eq!(read_file(&disk, path).unwrap(), b"lost");
-        disk.crash(0);
-        assert_eq!(read_file(&disk, path).unwrap(), b"kept");
-        assert!(file.write_at(0, b"dead").is_err(), "a handle does not outlive the crash");
-    }
-
-    #[test]
-    fn a_name_without_directory_sync_can_vanish_and_can_stay() {
-        let mut seen = BTreeSet::new();
-        for seed in 0..16 {
-            let disk = SimDisk::new();
-            disk.create_dir_all(Path::new("/d")).unwrap();
-            disk.create(Path::new("/d/f")).unwrap().sync_data().unwrap();
-            disk.crash(seed);
-            seen.insert(disk.open(Path::new("/d/f")).is_ok());
-        }
-        assert_eq!(seen, BTreeSet::from([false, true]));
-    }
-
-    #[test]
-    fn a_torn_write_mixes_old_and_new_sectors() {
-        let path = Path::new("/d/f");
-        let mixed = (0..64).any(|seed| {
-            let disk = disk_with(path, &[1; 4096]);
-            disk.open(path).unwrap().write_at(0, &[2; 4096]).unwrap();
-            disk.crash(seed);
-            let bytes = read_file(&disk, path).unwrap();
-            assert!(bytes.chunks(SECTOR_BYTES).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
-            bytes.contains(&1) && bytes.contains(&2)
-        });
-        assert!(mixed);
-    }
-
-    #[test]
-    fn a_sync_that_failed_once_loses_the_bytes_even_if_the_next_one_succeeds() {
-        let path = Path::new("/d/f");
-        let disk = disk_with(path, b"old!");
-        let file = disk.open(path).unwrap();
-        file.write_at(0, b"new!").unwrap();
-        disk.fail_op(0, Fault::Eio);
-        assert!(file.sync_data().is_err());
-        file.sync_data().unwrap();
-        disk.crash(0);
-        assert_eq!(read_file(&disk, path).unwrap(), b"old!");
-    }
-
-    #[test]
-    fn publish_is_old_or_new_at_every_stop_and_every_crash() {
-        let path = Path::new("/d/f");
-        let old = vec![1; 2000];
-        let new = vec![2; 3000];
-        for stop in 0.. {
-            let disk = disk_with(path, &old);
-            disk.stop_after(stop);
-            let result = publish(&disk, path, &new);
-            for seed in 0..32 {
-                let crashed = disk.fork();
-                crashed.crash(seed);
-                let found = read_file(&crashed, path).unwrap();
-                assert!(found == old || found == new, "stop {stop} seed {seed}");
-                if result.is_ok() {
-                    assert_eq!(found, new, "stop {stop} seed {seed}");
-                }
-            }
-            if result.is_ok() {
-                break;
-            }
-        }
-    }
-
-    #[test]
-    fn a_full_disk_refuses_growth_but_not_overwrites() {
-        let path = Path::new("/d/f");
-        let disk = disk_with(path, b"1234");
-        disk.set_full(true);
-        let file = disk.open(path).unwrap();
-        file.write_at(0, b"5678").unwrap();
-        let error = file.write_at(4, b"9").unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-    }
-}
+mod tests;

@@ -16,7 +16,9 @@ use super::failure::{Damage, WalFailure};
 use super::index::{Lsn, Place};
 use super::options::WalOptions;
 use super::record::{HEADER_LEN, Head, Parsed, RecordType, parse};
-use super::segment::{self, END_RESERVE, HEADER_PAGE, Prepared, Segment, SegmentHeader, SegmentSeq, capacity_for};
+use super::segment::{
+    self, END_RESERVE, HEADER_PAGE, Prepared, Segment, SegmentHeader, SegmentSeq, capacity_for,
+};
 use super::state::{Queued, Seal, Spare, State};
 use crate::disk::{Disk, DiskFile};
 
@@ -52,7 +54,10 @@ pub(crate) struct Salts {
 
 impl Salts {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { seed, drawn: AtomicU64::new(0) }
+        Self {
+            seed,
+            drawn: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn draw(&self, seq: SegmentSeq) -> u64 {
@@ -110,7 +115,9 @@ impl Shared {
         };
         while let Some(next) = batch.front() {
             let next_len = next.padded_len() as u64;
-            let Some(active) = self.active() else { return true };
+            let Some(active) = self.active() else {
+                return true;
+            };
             let mut run = Vec::new();
             let mut end = active.end;
             while let Some(queued) = batch.pop_front_if(|queued| {
@@ -119,7 +126,11 @@ impl Shared {
                 end += queued.padded_len() as u64;
                 run.push(queued);
             }
-            let result = if run.is_empty() { self.roll(&active, next_len) } else { self.write_run(&active, &run, scratch) };
+            let result = if run.is_empty() {
+                self.roll(&active, next_len)
+            } else {
+                self.write_run(&active, &run, scratch)
+            };
             if let Err(failure) = result {
                 self.fail(failure);
                 return true;
@@ -141,14 +152,21 @@ impl Shared {
         })
     }
 
-    fn write_run(&self, active: &Active, run: &[Queued], scratch: &mut Vec<u8>) -> Result<(), WalFailure> {
+    fn write_run(
+        &self,
+        active: &Active,
+        run: &[Queued],
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), WalFailure> {
         scratch.clear();
         // (end of the scratch part, payload that follows it)
         let mut cuts: Vec<(usize, &Bytes)> = Vec::new();
         let mut at = active.end;
         let mut bytes = 0;
         for queued in run {
-            let header = queued.head.encode(active.salt, active.synced, &queued.payload);
+            let header = queued
+                .head
+                .encode(active.salt, active.synced, &queued.payload);
             scratch.extend_from_slice(&header);
             if queued.payload.len() <= COPY_BYTES_MAX {
                 scratch.extend_from_slice(&queued.payload);
@@ -181,10 +199,17 @@ impl Shared {
                 queued.lsn,
                 &queued.head,
                 queued.payload.len() as u32,
-                Place { segment: active.seq, offset: at },
+                Place {
+                    segment: active.seq,
+                    offset: at,
+                },
             );
             at += queued.padded_len() as u64;
-            if let Some(interval) = state.groups.get(&queued.head.group).and_then(|log| log.interval) {
+            if let Some(interval) = state
+                .groups
+                .get(&queued.head.group)
+                .and_then(|log| log.interval)
+            {
                 delay = Some(delay.map_or(interval, |delay| delay.min(interval)));
             }
         }
@@ -207,7 +232,8 @@ impl Shared {
 
     /// Ends the active segment and moves on to the prepared one.
     fn roll(&self, active: &Active, next_len: u64) -> Result<(), WalFailure> {
-        let end = Head::plain(RecordType::End, GroupId::new(0)).encode(active.salt, active.synced, &[]);
+        let end =
+            Head::plain(RecordType::End, GroupId::new(0)).encode(active.salt, active.synced, &[]);
         active
             .file
             .write_at(active.end, &end)
@@ -228,13 +254,22 @@ impl Shared {
                 retried = true;
                 state.prepare_error = None;
             }
-            state.prepare_error.is_some() || state.prepared.as_ref().is_some_and(|next| next.capacity >= wanted)
+            state.prepare_error.is_some()
+                || state
+                    .prepared
+                    .as_ref()
+                    .is_some_and(|next| next.capacity >= wanted)
         })?;
         let mut state = self.state.lock();
         if let Some(error) = state.prepare_error.clone() {
             return Err(error);
         }
-        let Some(Prepared { header, file, capacity }) = state.prepared.take() else {
+        let Some(Prepared {
+            header,
+            file,
+            capacity,
+        }) = state.prepared.take()
+        else {
             return Err(WalFailure::ShutDown);
         };
         state.segments.push_back(Segment {
@@ -289,8 +324,16 @@ impl Shared {
                 return false;
             }
             state.interval_deadline = None;
-            let Some((seq, file)) = state.active_file() else { return false };
-            (seq, file, state.written, state.active_end, state.seal == Seal::Written)
+            let Some((seq, file)) = state.active_file() else {
+                return false;
+            };
+            (
+                seq,
+                file,
+                state.written,
+                state.active_end,
+                state.seal == Seal::Written,
+            )
         };
         if let Err(error) = file.sync_data() {
             self.fail(WalFailure::io("sync", &self.path(seq), &error));
@@ -327,14 +370,23 @@ impl Shared {
     pub(crate) fn prepare_step(&self) -> bool {
         let (next, prepared, spare, wanted) = {
             let mut state = self.state.lock();
-            let enough = state.prepared.as_ref().is_some_and(|next| next.capacity >= state.capacity_wanted);
+            let enough = state
+                .prepared
+                .as_ref()
+                .is_some_and(|next| next.capacity >= state.capacity_wanted);
             if enough || state.failure.is_some() || state.prepare_error.is_some() {
                 return false;
             }
-            let Some(active) = state.active() else { return false };
+            let Some(active) = state.active() else {
+                return false;
+            };
             let next = active.header.seq.next();
             let prepared = state.prepared.take();
-            let spare = if prepared.is_none() { state.spares.pop() } else { None };
+            let spare = if prepared.is_none() {
+                state.spares.pop()
+            } else {
+                None
+            };
             (next, prepared, spare, state.capacity_wanted)
         };
         let result = match prepared {
@@ -360,7 +412,10 @@ impl Shared {
         capacity: u64,
         fill: Fill,
     ) -> io::Result<Prepared> {
-        let header = SegmentHeader { seq, salt: self.salts.draw(seq) };
+        let header = SegmentHeader {
+            seq,
+            salt: self.salts.draw(seq),
+        };
         let path = self.path(seq);
         let (from, file) = match spare {
             Some(spare) => {
@@ -388,7 +443,11 @@ impl Shared {
             Ok(len.max(capacity))
         })();
         match result {
-            Ok(capacity) => Ok(Prepared { header, file, capacity }),
+            Ok(capacity) => Ok(Prepared {
+                header,
+                file,
+                capacity,
+            }),
             Err(error) => {
                 // Give half-filled space back. That this fails too is no news.
                 let _ = self.disk.remove(&from);
@@ -405,13 +464,20 @@ impl Shared {
             if state.failure.is_some() || state.closing {
                 return false;
             }
-            let Some(segment) = state.retire_oldest() else { return false };
-            let recycle = state.spares.len() < self.options.spares_max && segment.capacity == self.options.segment_bytes;
+            let Some(segment) = state.retire_oldest() else {
+                return false;
+            };
+            let recycle = state.spares.len() < self.options.spares_max
+                && segment.capacity == self.options.segment_bytes;
             (segment, recycle)
         };
         let path = self.path(segment.header.seq);
         let spare = segment::spare_path(&self.dir, segment.header.seq);
-        let result = if recycle { self.disk.rename(&path, &spare) } else { self.disk.remove(&path) };
+        let result = if recycle {
+            self.disk.rename(&path, &spare)
+        } else {
+            self.disk.remove(&path)
+        };
         match result.and_then(|()| self.disk.sync_dir(&self.dir)) {
             Ok(()) => {
                 if recycle {
@@ -425,7 +491,9 @@ impl Shared {
 
     /// Moves the few live records of idle groups out of the oldest segment.
     fn rewrite_step(&self) -> bool {
-        let Some(picked) = self.pick_rewrites() else { return false };
+        let Some(picked) = self.pick_rewrites() else {
+            return false;
+        };
         let mut payloads = Vec::with_capacity(picked.len());
         for pick in &picked {
             match &pick.payload {
@@ -452,7 +520,10 @@ impl Shared {
     fn pick_rewrites(&self) -> Option<Vec<Pick>> {
         let mut state = self.state.lock();
         let busy = state.failure.is_some() || state.closing || state.damage.is_some();
-        if busy || state.written < state.rewriting_until || state.segments.len() <= self.options.segments_target {
+        if busy
+            || state.written < state.rewriting_until
+            || state.segments.len() <= self.options.segments_target
+        {
             return None;
         }
         let oldest = state.segments.front()?;
@@ -469,7 +540,11 @@ impl Shared {
             .filter(|(_, live)| live.entry_bytes <= self.options.rewrite_group_bytes_max)
             .map(|(group, _)| *group)
             .collect();
-        let total: u64 = small.iter().filter_map(|group| oldest.live.get(group)).map(|live| live.entry_bytes).sum();
+        let total: u64 = small
+            .iter()
+            .filter_map(|group| oldest.live.get(group))
+            .map(|live| live.entry_bytes)
+            .sum();
         // Rewriting a well-filled segment would only move the problem; its groups need a checkpoint.
         if small.is_empty() || total > self.options.segment_bytes / 4 {
             return None;
@@ -499,9 +574,13 @@ impl Shared {
             Parsed::Record(found) if found.payload.len() == len as usize => {
                 Ok(Bytes::from(bytes).slice(HEADER_LEN..))
             }
-            Parsed::Record(found) => Err(damage(format!("payload of {} bytes", found.payload.len()))),
+            Parsed::Record(found) => {
+                Err(damage(format!("payload of {} bytes", found.payload.len())))
+            }
             Parsed::Nothing => Err(damage("no record".into())),
-            Parsed::Bad { expected, found } => Err(damage(format!("crc {expected:08x} over bytes with {found:08x}"))),
+            Parsed::Bad { expected, found } => Err(damage(format!(
+                "crc {expected:08x} over bytes with {found:08x}"
+            ))),
         }
     }
 }
@@ -551,26 +630,51 @@ impl State {
         let source = |offset| Source {
             file: Arc::clone(&segment.file),
             salt: segment.header.salt,
-            place: Place { segment: seq, offset },
+            place: Place {
+                segment: seq,
+                offset,
+            },
         };
         let mut picks = Vec::new();
         for group in groups {
-            let Some(log) = self.groups.get(group) else { continue };
+            let Some(log) = self.groups.get(group) else {
+                continue;
+            };
             if log.vote_record.segment == Some(seq)
                 && let Some(vote) = &log.vote
             {
-                let head = Head { rewritten: true, ..Head::plain(RecordType::Vote, *group) };
-                picks.push(Pick { head, source: source(0), len: 0, payload: Some(vote.clone()) });
+                let head = Head {
+                    rewritten: true,
+                    ..Head::plain(RecordType::Vote, *group)
+                };
+                picks.push(Pick {
+                    head,
+                    source: source(0),
+                    len: 0,
+                    payload: Some(vote.clone()),
+                });
             }
             if log.purge_record.segment == Some(seq)
                 && let Some(purged) = log.purged
             {
                 let plain = Head::plain(RecordType::PurgeUpto, *group);
-                let head = Head { rewritten: true, term: purged.term, index: Some(purged.index), ..plain };
-                picks.push(Pick { head, source: source(0), len: 0, payload: Some(Bytes::new()) });
+                let head = Head {
+                    rewritten: true,
+                    term: purged.term,
+                    index: Some(purged.index),
+                    ..plain
+                };
+                picks.push(Pick {
+                    head,
+                    source: source(0),
+                    len: 0,
+                    payload: Some(Bytes::new()),
+                });
             }
             for (index, slot) in log.entries() {
-                let Some(place) = slot.place.filter(|place| place.segment == seq) else { continue };
+                let Some(place) = slot.place.filter(|place| place.segment == seq) else {
+                    continue;
+                };
                 let head = Head {
                     record: RecordType::Append,
                     rewritten: true,
@@ -579,7 +683,12 @@ impl State {
                     term: slot.term,
                     index: Some(index),
                 };
-                picks.push(Pick { head, source: source(place.offset), len: slot.len, payload: slot.payload.clone() });
+                picks.push(Pick {
+                    head,
+                    source: source(place.offset),
+                    len: slot.len,
+                    payload: slot.payload.clone(),
+                });
             }
         }
         picks
@@ -587,20 +696,33 @@ impl State {
 
     /// Enqueues a record again, if it is still the live one.
     fn rewrite(&mut self, head: &Head, from: Place, payload: Bytes) {
-        let Some(log) = self.groups.get(&head.group) else { return };
+        let Some(log) = self.groups.get(&head.group) else {
+            return;
+        };
         match head.record {
             RecordType::Vote => {
-                let Some(vote) = log.vote.clone().filter(|_| log.vote_record.segment == Some(from.segment)) else {
+                let Some(vote) = log
+                    .vote
+                    .clone()
+                    .filter(|_| log.vote_record.segment == Some(from.segment))
+                else {
                     return;
                 };
                 let lsn = self.enqueue(*head, vote);
                 self.group(head.group).vote_record.lsn = lsn;
             }
             RecordType::PurgeUpto => {
-                let Some(purged) = log.purged.filter(|_| log.purge_record.segment == Some(from.segment)) else {
+                let Some(purged) = log
+                    .purged
+                    .filter(|_| log.purge_record.segment == Some(from.segment))
+                else {
                     return;
                 };
-                let head = Head { index: Some(purged.index), term: purged.term, ..*head };
+                let head = Head {
+                    index: Some(purged.index),
+                    term: purged.term,
+                    ..*head
+                };
                 let lsn = self.enqueue(head, payload);
                 self.group(head.group).purge_record.lsn = lsn;
             }
