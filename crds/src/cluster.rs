@@ -4,6 +4,10 @@
     unreachable_pub,
     reason = "the schema derive repeats each type, with its visibility, inside a function"
 )]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "two columns may well have the same type"
+)]
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

@@ -2,6 +2,11 @@
 //!
 //! Usage: `cargo run -p headwater-crds --bin crdgen [repository root]`
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "writes generated text files, which need no sync"
+)]
+
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 

@@ -4,6 +4,9 @@
 //! publishes. A change on its way or a missing replica shows as `Reconciling`, and as
 //! `DurabilityInSync` or `Recovered` being false.
 
+mod blocked;
+mod write;
+
 use headwater_crds::{
     Condition, ConditionStatus, ConditionType, DurabilityStatus, FlushMode, FlushStatus,
     GoDuration, LastApplied, OperationStatus, Reason, ReplicaPhase, ReplicaRole, ReplicaStatus,
@@ -11,7 +14,7 @@ use headwater_crds::{
 };
 use serde_json::Value;
 
-use crate::desired::{Desired, Problems};
+use crate::desired::Desired;
 use crate::observed::{GroupView, Observed, Reach, ReplicaView, ServerStream, StreamView};
 use crate::rollout;
 use crate::safety::{self, Acting, Progress};
@@ -19,10 +22,8 @@ use crate::step::{Plan, Step, WaitingOn};
 use crate::time::Now;
 use crate::wire::Durability;
 
-/// Longest time between two writes of index numbers while a replica recovers or drains (ms).
-pub const INDEX_WRITE_BUSY_MS: i64 = 10_000;
-/// The same when all is steady (ms).
-pub const INDEX_WRITE_STEADY_MS: i64 = 60_000;
+pub use blocked::{cluster_not_found, invalid, refused, unreachable};
+pub use write::{INDEX_WRITE_BUSY_MS, INDEX_WRITE_STEADY_MS, write_due};
 
 /// The status that follows from what is wanted, what was seen and what will be done.
 pub fn report(
@@ -47,121 +48,7 @@ pub fn report(
     report.status()
 }
 
-/// The status of an object whose spec cannot be used.
-pub fn invalid(
-    generation: i64,
-    problems: &Problems,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
-    let text = problems.to_string();
-    blocked(
-        generation,
-        (ConditionStatus::False, Reason::InvalidSpec, &text),
-        Some((Reason::InvalidSpec, &text)),
-        previous,
-        now,
-    )
-}
-
-/// The status of an object whose cluster does not exist; it heals when the cluster appears.
-pub fn cluster_not_found(
-    generation: i64,
-    cluster: &str,
-    namespace: &str,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
-    let text = format!(
-        "StreamCluster {cluster:?} does not exist in namespace {namespace:?}; create it there, or create this Stream anew with spec.clusterRef.name set to one that does"
-    );
-    blocked(
-        generation,
-        (ConditionStatus::False, Reason::ClusterNotFound, &text),
-        None,
-        previous,
-        now,
-    )
-}
-
-/// The status when the cluster could not be asked at all.
-pub fn unreachable(
-    generation: i64,
-    why: &str,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
-    blocked(
-        generation,
-        (ConditionStatus::Unknown, Reason::ClusterUnreachable, why),
-        None,
-        previous,
-        now,
-    )
-}
-
-/// Adds that the server refused a step for a reason that will not pass by itself.
-pub fn refused(status: &mut StreamStatus, generation: i64, why: &str, now: Now) {
-    let now = now.to_string();
-    let old = status.conditions.clone();
-    status
-        .conditions
-        .retain(|c| c.r#type != ConditionType::Stalled.as_str());
-    status.conditions.push(Condition::new(
-        ConditionType::Stalled,
-        ConditionStatus::True,
-        Reason::Refused.as_str(),
-        WaitingOn::Refused {
-            why: why.to_owned(),
-        }
-        .to_string(),
-        generation,
-        &old,
-        &now,
-    ));
-}
-
-fn blocked(
-    generation: i64,
-    (ready, reason, text): (ConditionStatus, Reason, &str),
-    stalled: Option<(Reason, &str)>,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
-    let old = previous
-        .map(|p| p.conditions.as_slice())
-        .unwrap_or_default();
-    let now = now.to_string();
-    let make = |kind, status, reason: Reason, text: &str| {
-        Condition::new(kind, status, reason.as_str(), text, generation, old, &now)
-    };
-    let (no, unknown) = (ConditionStatus::False, ConditionStatus::Unknown);
-    let (stall, why, stall_text) = match stalled {
-        Some((reason, text)) => (ConditionStatus::True, reason, text),
-        None => (no, Reason::NotStalled, ""),
-    };
-    let reconciling = ConditionStatus::from_bool(stalled.is_none());
-    let mut conditions = vec![
-        make(ConditionType::Ready, ready, reason, text),
-        make(ConditionType::Reconciling, reconciling, reason, text),
-        make(ConditionType::Stalled, stall, why, stall_text),
-    ];
-    // An invalid spec says something about the configuration; a silent cluster says nothing.
-    let synced = if stalled.is_some() { no } else { unknown };
-    conditions.push(make(ConditionType::ConfigSynced, synced, reason, text));
-    for kind in [ConditionType::Recovered, ConditionType::DurabilityInSync] {
-        conditions.push(make(kind, unknown, reason, text));
-    }
-    keep_data_lost(&mut conditions, old);
-    StreamStatus {
-        observed_generation: Some(generation),
-        name: previous.and_then(|p| p.name.clone()),
-        last_applied: previous.and_then(|p| p.last_applied.clone()),
-        conditions,
-        ..StreamStatus::default()
-    }
-}
-
+/// A loss stays on record until somebody deletes the object.
 fn keep_data_lost(conditions: &mut Vec<Condition>, old: &[Condition]) {
     conditions.extend(headwater_crds::conditions::find(old, ConditionType::DataLost).cloned());
 }
@@ -717,52 +604,4 @@ fn canonical(value: &Value) -> String {
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
     }
-}
-
-/// Whether a new status is worth a write, `since_ms` after the last one.
-///
-/// Words are written at once; index numbers alone only every so often, because every write goes to
-/// all watchers of the object.
-pub fn write_due(old: &StreamStatus, new: &StreamStatus, since_ms: i64) -> bool {
-    if quiet(old) != quiet(new) {
-        return true;
-    }
-    if old == new {
-        return false;
-    }
-    let busy = new.operation.is_some()
-        || new
-            .replicas
-            .iter()
-            .any(|replica| replica.phase != ReplicaPhase::Recovered)
-        || new
-            .flush
-            .as_ref()
-            .is_some_and(|flush| flush.mode == FlushMode::Draining);
-    since_ms
-        >= if busy {
-            INDEX_WRITE_BUSY_MS
-        } else {
-            INDEX_WRITE_STEADY_MS
-        }
-}
-
-/// The status without what changes all the time.
-fn quiet(status: &StreamStatus) -> StreamStatus {
-    let mut status = status.clone();
-    status.commit_index = None;
-    status.max_persist_lag = None;
-    for replica in &mut status.replicas {
-        replica.applied_index = None;
-        replica.persisted_index = None;
-        replica.synced_index = None;
-        replica.observed_at = None;
-        // Under load a snapshot turns async and back with every flush.
-        replica.snapshot = None;
-    }
-    for condition in &mut status.conditions {
-        // Messages of waits carry indexes and ages; a change of reason or answer is what counts.
-        condition.message.retain(|c| !c.is_ascii_digit());
-    }
-    status
 }
