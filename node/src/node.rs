@@ -458,12 +458,12 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
 async fn follow_catalogue(context: Arc<Context>) {
     loop {
         context.transport.set_targets(context.targets());
-        let own = context.config.client_advertise.clone();
-        let urls = context.meta.read(|c| {
-            let mut urls: Vec<String> = c.nodes().map(|n| n.addresses.client.clone()).filter(|u| *u != own).collect();
-            urls.sort();
-            urls
-        });
+        // Of a cluster every client learns all addresses, this node's too: it may have come by another one.
+        let mut urls: Vec<String> = context.meta.read(|c| c.nodes().map(|n| n.addresses.client.clone()).collect());
+        urls.sort();
+        if urls.len() < 2 {
+            urls.clear();
+        }
         context.broker.set_connect_urls(urls);
         stream::reconcile(&context).await;
         tokio::select! {
@@ -485,6 +485,9 @@ async fn tick(context: Arc<Context>) {
             () = context.stopping.cancelled() => return,
         }
         count += 1;
+        if let Some(state) = context.meta.state() {
+            context.meta.replica.observe_phase(&state);
+        }
         for replica in context.streams.all_local() {
             replica.tick();
         }

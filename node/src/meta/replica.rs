@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::catalog::{Catalog, CatalogEntry, CatalogResponse};
 use headwater_core::ids::LogIndex;
-use headwater_core::recovery::PhaseLatch;
+use headwater_core::recovery::{PhaseLatch, Progress};
 use headwater_storage::checkpoint::{CHECKPOINT_FILE, MetaCheckpoint};
 use headwater_storage::disk::Disk;
 use headwater_storage::wal::Wal;
@@ -88,6 +88,28 @@ impl MetaReplica {
 
     pub(crate) fn persisted(&self) -> LogIndex {
         self.inner.lock().persisted.as_ref().map_or(LogIndex::new(0), |h| h.at.index)
+    }
+
+    /// Takes the phase forward, and writes the checkpoint that it waits for.
+    pub(crate) fn observe_phase(self: &Arc<Self>, raft: &crate::raft::GroupState) {
+        let waits = {
+            let mut inner = self.inner.lock();
+            let index = |at: Option<LogPos>| at.map_or(LogIndex::new(0), |p| p.index);
+            let (applied, persisted) = (index(inner.applied), index(inner.persisted.as_ref().map(|h| h.at)));
+            let progress = Progress {
+                applied,
+                persisted,
+                committed: LogIndex::new(raft.committed).max(applied),
+                leader_known: raft.leader.is_some() && raft.committed > 0,
+            };
+            if inner.phase.observe(progress) {
+                tracing::info!(phase = inner.phase.phase().as_str(), "recovery of the catalogue");
+            }
+            inner.phase.barrier().is_some_and(|barrier| barrier > persisted)
+        };
+        if waits {
+            self.checkpoint();
+        }
     }
 
     /// Writes a checkpoint if anything changed since the last one, once the log is synced that far.

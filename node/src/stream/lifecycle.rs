@@ -94,7 +94,7 @@ async fn supervise(replica: Arc<StreamReplica>, voters: BTreeSet<u64>, first: bo
         replica.set_raft(raft.clone());
         tokio::spawn(Arc::clone(&replica).found(raft.clone(), voters.clone(), first));
         let why = Arc::clone(&replica).drive(raft.clone()).await;
-        if replica.is_closing() {
+        if replica.is_closing() || replica.context.stopping.is_cancelled() {
             return;
         }
         tracing::error!(stream = replica.spec.name, why, "the group's task died; reopening it on its storage");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_core::consumer::{
-    Ack, ConsumerEvent, ConsumerId, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction, StreamTraits,
+    Ack, AckVerb, ConsumerEvent, ConsumerId, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction, StreamTraits,
     Tracking, encode_ops,
 };
 use headwater_core::ids::Timestamp;
@@ -15,6 +15,14 @@ use headwater_protocol::rfc3339::ApiTime;
 
 use super::replica::{Inner, StreamReplica};
 use crate::broker::Inbound;
+use crate::broker::route::Reach;
+
+/// Bytes that one consumer hands out in one turn, by the stream's mean message size.
+const TURN_BYTES: u64 = 1 << 20;
+/// From so many bytes on that wait for a client, its consumer pauses.
+const CROWDED_BYTES: usize = 8 << 20;
+/// The pause, by how many times [`CROWDED_BYTES`] wait.
+const CROWDED_PAUSE_NS: u64 = 5_000_000;
 
 impl StreamReplica {
     fn tracking(&self, inner: &Inner, config: &headwater_core::consumer::ConsumerConfig) -> Tracking {
@@ -57,6 +65,11 @@ impl StreamReplica {
                     pump.config_changed(consumer);
                 }
             }
+            for id in &effects.reset {
+                if let (Some(pump), Some(consumer)) = (leading.pumps.get_mut(id), state.consumers().get(*id)) {
+                    pump.position_reset(consumer);
+                }
+            }
             for (id, _) in &effects.deleted {
                 if let Some(mut pump) = leading.pumps.remove(id) {
                     let mut ended = Vec::new();
@@ -91,6 +104,16 @@ impl StreamReplica {
         self.pump_wake.notify_one();
     }
 
+    /// Closes the requests of clients that are gone, so that messages go to those that are there.
+    pub(crate) fn drop_unheard_requests(&self) {
+        let now = crate::clock::now();
+        let mut inner = self.lock();
+        let Some(leading) = &mut inner.leading else { return };
+        for pump in leading.pumps.values_mut() {
+            pump.retain_requests(now, |inbox| self.context.broker.has_interest(inbox));
+        }
+    }
+
     /// Polls every pump once and returns when the next one has something to do.
     pub(crate) fn pump_once(self: &Arc<Self>) -> Option<Timestamp> {
         let mut guard = self.lock();
@@ -101,7 +124,10 @@ impl StreamReplica {
             let Inner { state, store, leading: Some(leading), .. } = &mut *guard else { return None };
             let view = StreamView { state, records: store };
             let mut decided = Vec::new();
+            let mean = (state.bytes() / state.messages().max(1)).max(1);
+            let turn = usize::try_from(TURN_BYTES / mean).unwrap_or(usize::MAX);
             for (id, pump) in &mut leading.pumps {
+                pump.limit_turn(turn);
                 match state.consumers().get(*id) {
                     Some(consumer) => pump.poll(consumer, &view, now, &mut decided),
                     None => ended.push(*id),
@@ -167,8 +193,20 @@ impl StreamReplica {
                     }
                 }
                 PumpAction::Deliver(delivery) => {
-                    if let Some(state) = inner.state.consumers().get(consumer) {
-                        self.deliver(inner, &state.config().name, state.config().headers_only, &delivery);
+                    let Some(state) = inner.state.consumers().get(consumer) else { continue };
+                    let config = state.config();
+                    let Some(reach) = self.deliver(inner, &config.name, config.headers_only, &delivery) else { continue };
+                    let pump = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&consumer));
+                    let Some(pump) = pump else { continue };
+                    let now = crate::clock::now();
+                    if !reach.any {
+                        // Its client is gone: the next one gets the message.
+                        pump.retain_requests(now, |inbox| self.context.broker.has_interest(inbox));
+                        let verb = AckVerb::Nak { delay_ns: None };
+                        pump.on_ack(Ack { seq: delivery.seq, cseq: delivery.cseq, verb, reply: None }, now);
+                    } else if reach.pending_bytes >= CROWDED_BYTES {
+                        let times = (reach.pending_bytes / CROWDED_BYTES) as u64;
+                        pump.pause(now.plus_ns(times * CROWDED_PAUSE_NS));
                     }
                 }
                 PumpAction::Status { to, status } => {
@@ -188,10 +226,10 @@ impl StreamReplica {
         proposed
     }
 
-    /// Sends one message to a consumer's inbox. The client sees the message's own subject.
-    fn deliver(&self, inner: &Inner, consumer: &str, headers_only: bool, delivery: &Delivery) {
-        // Removed since the pump decided: the consumer's state says so too, by the same entry.
-        let Some(record) = inner.store.record(delivery.seq) else { return };
+    /// Sends one message to a consumer's inbox. The client sees the message's own subject. `None`: the message was
+    /// removed since the pump decided, and the consumer's state says so too, by the same entry.
+    fn deliver(&self, inner: &Inner, consumer: &str, headers_only: bool, delivery: &Delivery) -> Option<Reach> {
+        let record = inner.store.record(delivery.seq)?;
         let mut ack = Vec::with_capacity(96);
         AckSubject {
             domain: None,
@@ -209,11 +247,10 @@ impl StreamReplica {
             headers.add_number(header_name::MSG_SIZE, record.payload().len() as u64);
             let block = headers.finish();
             let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: &block, payload: &[] };
-            self.context.broker.deliver(&delivery.to, &msg);
-            return;
+            return Some(self.context.broker.deliver(&delivery.to, &msg));
         }
         let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: record.headers(), payload: record.payload() };
-        self.context.broker.deliver(&delivery.to, &msg);
+        Some(self.context.broker.deliver(&delivery.to, &msg))
     }
 
     /// Advisories, for whoever listens.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use headwater_core::consumer::EndReason;
 use headwater_core::durability::{Durability, FlushMode, SyncMode};
 use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
@@ -176,7 +177,7 @@ impl StreamReplica {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         let mut inner = self.lock();
-        self.stop_leading(&mut inner);
+        self.stop_leading_for(&mut inner, EndReason::ConsumerDeleted);
         inner.failed.get_or_insert_with(|| "the stream is closed here".to_owned());
         drop(inner);
         self.wake.notify_one();
@@ -404,6 +405,10 @@ impl StreamReplica {
 
     /// Leadership is over: publishers and proposers hear that nobody knows, pulls end.
     pub(crate) fn stop_leading(&self, inner: &mut Inner) {
+        self.stop_leading_for(inner, EndReason::LeadershipChange);
+    }
+
+    fn stop_leading_for(&self, inner: &mut Inner, why: EndReason) {
         let Some(mut leading) = inner.leading.take() else { return };
         self.set_leads(false);
         for (_, flight) in leading.take_all() {
@@ -416,7 +421,7 @@ impl StreamReplica {
         let mut actions = Vec::new();
         for (id, pump) in &mut leading.pumps {
             let mut ended = Vec::new();
-            pump.end(headwater_core::consumer::EndReason::LeadershipChange, &mut ended);
+            pump.end(why, &mut ended);
             actions.extend(ended.into_iter().map(|action| (*id, action)));
         }
         self.perform(inner, actions);

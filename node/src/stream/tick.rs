@@ -21,6 +21,7 @@ impl StreamReplica {
     pub(crate) fn tick(self: &Arc<Self>) {
         self.observe_phase();
         self.expire_if_due();
+        self.drop_unheard_requests();
         let mut inner = self.lock();
         self.flush_if_due(&mut inner);
         drop(inner);
@@ -36,8 +37,12 @@ impl StreamReplica {
         let progress = Progress {
             applied,
             persisted: inner.flushing.persisted(),
-            committed: raft.as_ref().map_or(applied, |r| LogIndex::new(r.committed)),
-            leader_known: raft.as_ref().is_none_or(|r| r.leader.is_some() && r.committed > 0),
+            committed: raft.as_ref().map_or(applied, |r| LogIndex::new(r.committed)).max(applied),
+            leader_known: match &raft {
+                Some(r) => r.leader.is_some() && r.committed > 0,
+                // A replicated stream whose group does not run yet has heard nothing.
+                None => !self.is_replicated(),
+            },
         };
         if inner.phase.observe(progress) {
             tracing::info!(stream = self.spec.name, phase = inner.phase.phase().as_str(), "recovery");
