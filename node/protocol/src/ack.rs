@@ -38,13 +38,7 @@ impl<'a> AckSubject<'a> {
         out.put_slice(self.stream.as_bytes());
         out.put_u8(b'.');
         out.put_slice(self.consumer.as_bytes());
-        for value in [
-            self.delivered,
-            self.stream_seq,
-            self.consumer_seq,
-            self.timestamp_ns,
-            self.pending,
-        ] {
+        for value in [self.delivered, self.stream_seq, self.consumer_seq, self.timestamp_ns, self.pending] {
             out.put_u8(b'.');
             number(out, value);
         }
@@ -66,12 +60,7 @@ impl<'a> AckSubject<'a> {
             9.. => (Some(tokens[0]).filter(|domain| *domain != "_"), 2),
             _ => return None,
         };
-        let field = |index: usize| {
-            tokens
-                .get(first + index)
-                .copied()
-                .filter(|token| !token.is_empty())
-        };
+        let field = |index: usize| tokens.get(first + index).copied().filter(|token| !token.is_empty());
         let value = |index: usize| field(index).and_then(|text| text.parse::<u64>().ok());
         Some(Self {
             domain,
@@ -120,14 +109,9 @@ pub fn parse_kind(payload: &[u8]) -> AckKind<'_> {
     match payload {
         b"" | b"+ACK" | b"+OK" => AckKind::Ack,
         b"+WPI" => AckKind::InProgress,
-        [b'-', b'N', b'A', b'K', rest @ ..] => AckKind::Nak {
-            delay_ns: nak_delay(rest.trim_ascii()),
-        },
+        [b'-', b'N', b'A', b'K', rest @ ..] => AckKind::Nak { delay_ns: nak_delay(rest.trim_ascii()) },
         [b'+', b'T', b'E', b'R', b'M', rest @ ..] => {
-            let reason = std::str::from_utf8(rest)
-                .ok()
-                .map(str::trim)
-                .filter(|reason| !reason.is_empty());
+            let reason = std::str::from_utf8(rest).ok().map(str::trim).filter(|reason| !reason.is_empty());
             AckKind::Terminate { reason }
         }
         [b'+', b'N', b'X', b'T', rest @ ..] => AckKind::Next(rest.trim_ascii()),
@@ -154,26 +138,15 @@ mod tests {
     fn both_forms_are_read() {
         let text = b"$JS.ACK.pl.c1.1.2.3.1796058757024082469.4";
         let ack = AckSubject::parse(text).unwrap();
-        assert_eq!(
-            (ack.stream, ack.consumer, ack.delivered, ack.domain),
-            ("pl", "c1", 1, None)
-        );
+        assert_eq!((ack.stream, ack.consumer, ack.delivered, ack.domain), ("pl", "c1", 1, None));
         assert_eq!((ack.stream_seq, ack.consumer_seq, ack.pending), (2, 3, 4));
         let mut written = Vec::new();
         ack.write(&mut written);
         assert_eq!(written, text);
-        let second =
-            AckSubject::parse(b"$JS.ACK._.hash.pl.c1.1.2.3.1796058757024082469.4").unwrap();
+        let second = AckSubject::parse(b"$JS.ACK._.hash.pl.c1.1.2.3.1796058757024082469.4").unwrap();
         assert_eq!(second, ack);
-        let with_token =
-            AckSubject::parse(b"$JS.ACK.hub.hash.pl.c1.1.2.3.1796058757024082469.4.rnd.x").unwrap();
-        assert_eq!(
-            with_token,
-            AckSubject {
-                domain: Some("hub"),
-                ..ack
-            }
-        );
+        let with_token = AckSubject::parse(b"$JS.ACK.hub.hash.pl.c1.1.2.3.1796058757024082469.4.rnd.x").unwrap();
+        assert_eq!(with_token, AckSubject { domain: Some("hub"), ..ack });
         for bad in [
             "$JS.ACK.",
             "$JS.ACK.a.b.1.2.3.4",
@@ -194,22 +167,12 @@ mod tests {
             ("+OK", AckKind::Ack),
             ("+WPI", AckKind::InProgress),
             ("-NAK", AckKind::Nak { delay_ns: None }),
-            (
-                "-NAK 5s",
-                AckKind::Nak {
-                    delay_ns: Some(5_000_000_000),
-                },
-            ),
+            ("-NAK 5s", AckKind::Nak { delay_ns: Some(5_000_000_000) }),
             ("-NAK {\"delay\": 7}", AckKind::Nak { delay_ns: Some(7) }),
             ("-NAK {\"delay\": -7}", AckKind::Nak { delay_ns: None }),
             ("-NAK bogus", AckKind::Nak { delay_ns: None }),
             ("+TERM", AckKind::Terminate { reason: None }),
-            (
-                "+TERM no use",
-                AckKind::Terminate {
-                    reason: Some("no use"),
-                },
-            ),
+            ("+TERM no use", AckKind::Terminate { reason: Some("no use") }),
             ("+NXT", AckKind::Next(b"")),
             ("+NXT {\"batch\":5}", AckKind::Next(b"{\"batch\":5}")),
             ("+NXT 5", AckKind::Next(b"5")),

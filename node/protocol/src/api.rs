@@ -31,14 +31,8 @@ pub fn parse_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, erro
 ///
 /// # Errors
 /// `10025 invalid JSON: …`.
-pub fn parse_optional_body<T: serde::de::DeserializeOwned + Default>(
-    body: &[u8],
-) -> Result<T, error::ApiError> {
-    if crate::json::is_empty_request(body) {
-        Ok(T::default())
-    } else {
-        parse_body(body)
-    }
+pub fn parse_optional_body<T: serde::de::DeserializeOwned + Default>(body: &[u8]) -> Result<T, error::ApiError> {
+    if crate::json::is_empty_request(body) { Ok(T::default()) } else { parse_body(body) }
 }
 
 /// Checks that a request has no body where none is allowed.
@@ -48,9 +42,5 @@ pub fn parse_optional_body<T: serde::de::DeserializeOwned + Default>(
 pub fn expect_no_body(body: &[u8]) -> Result<(), error::ApiError> {
     let body = body.trim_ascii();
     let empty = body.is_empty() || (body.starts_with(b"{") && crate::json::is_empty_request(body));
-    if empty {
-        Ok(())
-    } else {
-        Err(error::NOT_EMPTY_REQUEST)
-    }
+    if empty { Ok(()) } else { Err(error::NOT_EMPTY_REQUEST) }
 }

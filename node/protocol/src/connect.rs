@@ -145,19 +145,14 @@ mod tests {
         let options = ConnectOptions::parse(b"{}").unwrap();
         assert!(options.verbose && options.pedantic && options.echo);
         assert!(!options.headers && !options.no_responders && !options.takes_async_info());
-        let options =
-            ConnectOptions::parse(br#"{"verbose":false,"protocol":1,"bogus":1,"user":null}"#)
-                .unwrap();
+        let options = ConnectOptions::parse(br#"{"verbose":false,"protocol":1,"bogus":1,"user":null}"#).unwrap();
         assert!(!options.verbose && options.takes_async_info());
     }
 
     #[test]
     fn refusals() {
         for (json, want) in [
-            (
-                r#"{"headers":false,"no_responders":true}"#,
-                WireError::NoRespondersRequiresHeaders,
-            ),
+            (r#"{"headers":false,"no_responders":true}"#, WireError::NoRespondersRequiresHeaders),
             (r#"{"protocol":5}"#, WireError::InvalidClientProtocol),
             (r#"{"account":"x"}"#, WireError::AuthorizationViolation),
             (r#"{"protocol":"x"}"#, WireError::MalformedArguments),

@@ -20,10 +20,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            control_line_bytes_max: 4096,
-            payload_bytes_max: 1024 * 1024,
-        }
+        Self { control_line_bytes_max: 4096, payload_bytes_max: 1024 * 1024 }
     }
 }
 
@@ -104,45 +101,25 @@ pub fn next<'a>(buf: &'a [u8], limits: &Limits) -> Result<Step<'a>, WireError> {
     let line = trim_cr(&buf[..newline]);
     // Publishes first, and matched in one step: they are nearly everything a busy connection sends.
     match line {
-        [
-            b'P' | b'p',
-            b'U' | b'u',
-            b'B' | b'b',
-            b' ' | b'\t',
-            args @ ..,
-        ] => {
+        [b'P' | b'p', b'U' | b'u', b'B' | b'b', b' ' | b'\t', args @ ..] => {
             check_line(args, limits)?;
             publish(buf, line_end, args, limits)
         }
-        [
-            b'H' | b'h',
-            b'P' | b'p',
-            b'U' | b'u',
-            b'B' | b'b',
-            b' ' | b'\t',
-            args @ ..,
-        ] => {
+        [b'H' | b'h', b'P' | b'p', b'U' | b'u', b'B' | b'b', b' ' | b'\t', args @ ..] => {
             check_line(args, limits)?;
             publish_with_headers(buf, line_end, args, limits)
         }
         _ => {
             let (verb, args) = split_verb(line);
             check_line(args, limits)?;
-            Ok(Step::Op {
-                op: control_op(verb, args, line)?,
-                consumed: line_end,
-            })
+            Ok(Step::Op { op: control_op(verb, args, line)?, consumed: line_end })
         }
     }
 }
 
 #[inline]
 fn check_line(args: &[u8], limits: &Limits) -> Result<(), WireError> {
-    if args.len() > limits.control_line_bytes_max {
-        Err(WireError::ControlLineTooLong)
-    } else {
-        Ok(())
-    }
+    if args.len() > limits.control_line_bytes_max { Err(WireError::ControlLineTooLong) } else { Ok(()) }
 }
 
 fn trim_cr(line: &[u8]) -> &[u8] {
@@ -151,11 +128,7 @@ fn trim_cr(line: &[u8]) -> &[u8] {
 
 fn split_verb(line: &[u8]) -> (&[u8], &[u8]) {
     // Verbs are at most seven bytes: a short loop beats a call.
-    let end = line
-        .iter()
-        .take(VERB_BYTES_MAX)
-        .position(|b| matches!(b, b' ' | b'\t'))
-        .unwrap_or(line.len());
+    let end = line.iter().take(VERB_BYTES_MAX).position(|b| matches!(b, b' ' | b'\t')).unwrap_or(line.len());
     line.split_at(end)
 }
 
@@ -194,22 +167,11 @@ fn parse_size(digits: &[u8]) -> Option<usize> {
 }
 
 #[inline]
-fn publish<'a>(
-    buf: &'a [u8],
-    line_end: usize,
-    args: &'a [u8],
-    limits: &Limits,
-) -> Result<Step<'a>, WireError> {
+fn publish<'a>(buf: &'a [u8], line_end: usize, args: &'a [u8], limits: &Limits) -> Result<Step<'a>, WireError> {
     let mut rest = args;
-    let (subject, reply, size) = match (
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-    ) {
+    let (subject, reply, size) = match (take_arg(&mut rest), take_arg(&mut rest), take_arg(&mut rest)) {
         (Some(subject), Some(size), None) => (subject, None, size),
-        (Some(subject), Some(reply), Some(size)) if take_arg(&mut rest).is_none() => {
-            (subject, Some(reply), size)
-        }
+        (Some(subject), Some(reply), Some(size)) if take_arg(&mut rest).is_none() => (subject, Some(reply), size),
         _ => return Err(WireError::MalformedArguments),
     };
     let size = parse_size(size).ok_or(WireError::MalformedArguments)?;
@@ -224,11 +186,8 @@ fn publish_with_headers<'a>(
     limits: &Limits,
 ) -> Result<Step<'a>, WireError> {
     let mut rest = args;
-    let (Some(subject), Some(second), Some(third)) = (
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-    ) else {
+    let (Some(subject), Some(second), Some(third)) = (take_arg(&mut rest), take_arg(&mut rest), take_arg(&mut rest))
+    else {
         return Err(WireError::MalformedArguments);
     };
     let (reply, header_size, size) = match (take_arg(&mut rest), take_arg(&mut rest)) {
@@ -266,22 +225,10 @@ fn finish_publish<'a>(
         return Err(WireError::UnknownOperation);
     }
     let (headers, payload) = message.split_at(header_size);
-    Ok(Step::Op {
-        op: ClientOp::Pub(Publish {
-            subject,
-            reply,
-            headers,
-            payload,
-        }),
-        consumed,
-    })
+    Ok(Step::Op { op: ClientOp::Pub(Publish { subject, reply, headers, payload }), consumed })
 }
 
-fn control_op<'a>(
-    verb: &'a [u8],
-    args: &'a [u8],
-    line: &'a [u8],
-) -> Result<ClientOp<'a>, WireError> {
+fn control_op<'a>(verb: &'a [u8], args: &'a [u8], line: &'a [u8]) -> Result<ClientOp<'a>, WireError> {
     if is_verb(verb, b"SUB") {
         return subscribe(args);
     }
@@ -297,32 +244,19 @@ fn control_op<'a>(
     }
     if is_verb(verb, b"CONNECT") {
         let json = args.trim_ascii();
-        return if json.is_empty() {
-            Err(WireError::MalformedArguments)
-        } else {
-            Ok(ClientOp::Connect(json))
-        };
+        return if json.is_empty() { Err(WireError::MalformedArguments) } else { Ok(ClientOp::Connect(json)) };
     }
     if starts_with_verb(line, b"+OK") {
         return Ok(ClientOp::Ignored);
     }
     if is_verb(verb, b"INFO") {
-        return if args.is_empty() {
-            Err(WireError::MalformedArguments)
-        } else {
-            Ok(ClientOp::Ignored)
-        };
+        return if args.is_empty() { Err(WireError::MalformedArguments) } else { Ok(ClientOp::Ignored) };
     }
-    Err(if is_verb(verb, b"-ERR") {
-        WireError::ClientError
-    } else {
-        WireError::UnknownOperation
-    })
+    Err(if is_verb(verb, b"-ERR") { WireError::ClientError } else { WireError::UnknownOperation })
 }
 
 fn starts_with_verb(line: &[u8], verb: &[u8]) -> bool {
-    line.get(..verb.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(verb))
+    line.get(..verb.len()).is_some_and(|start| start.eq_ignore_ascii_case(verb))
 }
 
 fn subscribe(args: &[u8]) -> Result<ClientOp<'_>, WireError> {
@@ -330,22 +264,9 @@ fn subscribe(args: &[u8]) -> Result<ClientOp<'_>, WireError> {
         return Err(WireError::UnknownOperation);
     }
     let mut rest = args;
-    match (
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-    ) {
-        (Some(subject), Some(sid), None, _) => Ok(ClientOp::Sub {
-            subject,
-            queue: None,
-            sid,
-        }),
-        (Some(subject), Some(queue), Some(sid), None) => Ok(ClientOp::Sub {
-            subject,
-            queue: Some(queue),
-            sid,
-        }),
+    match (take_arg(&mut rest), take_arg(&mut rest), take_arg(&mut rest), take_arg(&mut rest)) {
+        (Some(subject), Some(sid), None, _) => Ok(ClientOp::Sub { subject, queue: None, sid }),
+        (Some(subject), Some(queue), Some(sid), None) => Ok(ClientOp::Sub { subject, queue: Some(queue), sid }),
         _ => Err(WireError::MalformedArguments),
     }
 }
@@ -355,17 +276,10 @@ fn unsubscribe(args: &[u8]) -> Result<ClientOp<'_>, WireError> {
         return Err(WireError::UnknownOperation);
     }
     let mut rest = args;
-    match (
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-        take_arg(&mut rest),
-    ) {
+    match (take_arg(&mut rest), take_arg(&mut rest), take_arg(&mut rest)) {
         // An unreadable or zero maximum means "now", as in nats-server.
         (Some(sid), max, None) => {
-            let max = max
-                .and_then(parse_size)
-                .filter(|max| *max > 0)
-                .map(|max| max as u64);
+            let max = max.and_then(parse_size).filter(|max| *max > 0).map(|max| max as u64);
             Ok(ClientOp::Unsub { sid, max })
         }
         _ => Err(WireError::MalformedArguments),
@@ -375,9 +289,8 @@ fn unsubscribe(args: &[u8]) -> Result<ClientOp<'_>, WireError> {
 /// Refuses early what no further byte can mend, so that a peer that speaks something else is not waited for.
 #[cold]
 fn incomplete_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Step<'a>, WireError> {
-    const VERBS: [&[u8]; 10] = [
-        b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"+OK", b"-ERR", b"INFO",
-    ];
+    const VERBS: [&[u8]; 10] =
+        [b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"+OK", b"-ERR", b"INFO"];
     let plausible = VERBS.iter().any(|verb| {
         let shared = verb.len().min(buf.len());
         starts_with_verb(buf, &verb[..shared])
@@ -388,9 +301,7 @@ fn incomplete_line<'a>(buf: &'a [u8], limits: &Limits) -> Result<Step<'a>, WireE
     if buf.len() > limits.control_line_bytes_max + VERB_BYTES_MAX {
         return Err(WireError::ControlLineTooLong);
     }
-    Ok(Step::Need {
-        total: buf.len() + 1,
-    })
+    Ok(Step::Need { total: buf.len() + 1 })
 }
 
 #[cfg(test)]

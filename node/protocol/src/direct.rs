@@ -92,17 +92,11 @@ impl DirectGet {
         };
         if let Some(subject) = subject {
             // The subject already says everything; only headers may still be declined.
-            let rest = MsgSelector {
-                no_hdr: false,
-                ..selector.clone()
-            };
+            let rest = MsgSelector { no_hdr: false, ..selector.clone() };
             if rest != MsgSelector::default() {
                 return Err(BAD_REQUEST);
             }
-            return Ok(Self::One {
-                pick: Pick::LastBySubject(subject.to_owned()),
-                no_hdr: selector.no_hdr,
-            });
+            return Ok(Self::One { pick: Pick::LastBySubject(subject.to_owned()), no_hdr: selector.no_hdr });
         }
         let MsgSelector {
             seq,
@@ -118,10 +112,7 @@ impl DirectGet {
         } = selector;
         let since = start_time.and_then(rfc3339::ApiTime::ns);
         if !multi_last.is_empty() {
-            let (up_to_seq, up_to_ns) = (
-                Some(up_to_seq).filter(|s| *s > 0),
-                up_to_time.and_then(rfc3339::ApiTime::ns),
-            );
+            let (up_to_seq, up_to_ns) = (Some(up_to_seq).filter(|s| *s > 0), up_to_time.and_then(rfc3339::ApiTime::ns));
             if !last_by_subj.is_empty()
                 || !next_by_subj.is_empty()
                 || since.is_some()
@@ -130,14 +121,7 @@ impl DirectGet {
                 return Err(BAD_REQUEST);
             }
             let batch = u64::try_from(batch).unwrap_or(0);
-            return Ok(Self::MultiLast {
-                subjects: multi_last,
-                up_to_seq,
-                up_to_ns,
-                batch,
-                seq,
-                no_hdr,
-            });
+            return Ok(Self::MultiLast { subjects: multi_last, up_to_seq, up_to_ns, batch, seq, no_hdr });
         }
         let pick = pick(seq, last_by_subj, next_by_subj, since)?;
         if batch <= 0 {
@@ -146,12 +130,7 @@ impl DirectGet {
         if matches!(pick, Pick::LastBySubject(_)) {
             return Err(BAD_REQUEST);
         }
-        Ok(Self::Batch {
-            pick,
-            batch: batch.unsigned_abs(),
-            max_bytes: u64::try_from(max_bytes).unwrap_or(0),
-            no_hdr,
-        })
+        Ok(Self::Batch { pick, batch: batch.unsigned_abs(), max_bytes: u64::try_from(max_bytes).unwrap_or(0), no_hdr })
     }
 }
 
@@ -161,10 +140,7 @@ fn pick(seq: u64, last: String, next: String, since: Option<u64>) -> Result<Pick
         (0, true, true, None) => Err(EMPTY_REQUEST),
         (seq, true, true, None) => Ok(Pick::Seq(seq)),
         (0, false, true, None) => Ok(Pick::LastBySubject(last)),
-        (seq, true, false, None) => Ok(Pick::NextBySubject {
-            seq: seq.max(1),
-            subject: next,
-        }),
+        (seq, true, false, None) => Ok(Pick::NextBySubject { seq: seq.max(1), subject: next }),
         (0, true, true, Some(ns)) => Ok(Pick::Since(ns)),
         _ => Err(BAD_REQUEST),
     }
@@ -194,14 +170,8 @@ pub fn message_headers(
         .add(name::SUBJECT, subject)
         .add_number(name::SEQUENCE, seq)
         .add(name::TIME_STAMP, rfc3339::format(timestamp_ns));
-    if let Some(BatchPosition {
-        num_pending,
-        last_sequence,
-    }) = position
-    {
-        builder
-            .add_number(name::NUM_PENDING, num_pending)
-            .add_number(name::LAST_SEQUENCE, last_sequence);
+    if let Some(BatchPosition { num_pending, last_sequence }) = position {
+        builder.add_number(name::NUM_PENDING, num_pending).add_number(name::LAST_SEQUENCE, last_sequence);
     }
     builder.finish()
 }
@@ -209,9 +179,7 @@ pub fn message_headers(
 /// The header block of the empty message that ends a batch.
 pub fn end_of_batch(position: BatchPosition, up_to_seq: Option<u64>) -> Vec<u8> {
     let mut builder = END_OF_BATCH.builder();
-    builder
-        .add_number(name::NUM_PENDING, position.num_pending)
-        .add_number(name::LAST_SEQUENCE, position.last_sequence);
+    builder.add_number(name::NUM_PENDING, position.num_pending).add_number(name::LAST_SEQUENCE, position.last_sequence);
     if let Some(seq) = up_to_seq {
         builder.add_number(name::UP_TO_SEQUENCE, seq);
     }
@@ -228,39 +196,13 @@ mod tests {
 
     #[test]
     fn single_messages() {
-        let one = |pick| {
-            Ok(DirectGet::One {
-                pick,
-                no_hdr: false,
-            })
-        };
+        let one = |pick| Ok(DirectGet::One { pick, no_hdr: false });
         assert_eq!(parse(r#"{"seq":1}"#), one(Pick::Seq(1)));
-        assert_eq!(
-            parse(r#"{"last_by_subj":"a"}"#),
-            one(Pick::LastBySubject("a".into()))
-        );
-        assert_eq!(
-            parse(r#"{"next_by_subj":"a"}"#),
-            one(Pick::NextBySubject {
-                seq: 1,
-                subject: "a".into()
-            })
-        );
-        assert_eq!(
-            parse(r#"{"seq":4,"next_by_subj":"a"}"#),
-            one(Pick::NextBySubject {
-                seq: 4,
-                subject: "a".into()
-            })
-        );
-        assert_eq!(
-            parse(r#"{"start_time":"1970-01-01T00:00:01Z"}"#),
-            one(Pick::Since(1_000_000_000))
-        );
-        assert_eq!(
-            DirectGet::parse(Some("a.b"), b""),
-            one(Pick::LastBySubject("a.b".into()))
-        );
+        assert_eq!(parse(r#"{"last_by_subj":"a"}"#), one(Pick::LastBySubject("a".into())));
+        assert_eq!(parse(r#"{"next_by_subj":"a"}"#), one(Pick::NextBySubject { seq: 1, subject: "a".into() }));
+        assert_eq!(parse(r#"{"seq":4,"next_by_subj":"a"}"#), one(Pick::NextBySubject { seq: 4, subject: "a".into() }));
+        assert_eq!(parse(r#"{"start_time":"1970-01-01T00:00:01Z"}"#), one(Pick::Since(1_000_000_000)));
+        assert_eq!(DirectGet::parse(Some("a.b"), b""), one(Pick::LastBySubject("a.b".into())));
     }
 
     #[test]
@@ -268,10 +210,7 @@ mod tests {
         assert_eq!(
             parse(r#"{"seq":1,"batch":2,"next_by_subj":">","max_bytes":9}"#),
             Ok(DirectGet::Batch {
-                pick: Pick::NextBySubject {
-                    seq: 1,
-                    subject: ">".into()
-                },
+                pick: Pick::NextBySubject { seq: 1, subject: ">".into() },
                 batch: 2,
                 max_bytes: 9,
                 no_hdr: false
@@ -279,10 +218,7 @@ mod tests {
         );
         assert!(matches!(
             parse(r#"{"multi_last":["a","b.>"],"up_to_seq":4}"#),
-            Ok(DirectGet::MultiLast {
-                up_to_seq: Some(4),
-                ..
-            })
+            Ok(DirectGet::MultiLast { up_to_seq: Some(4), .. })
         ));
     }
 
@@ -300,18 +236,12 @@ mod tests {
             assert_eq!(parse(body), Err(want), "{body}");
         }
         assert_eq!(DirectGet::parse(Some("a"), b"x"), Err(MALFORMED_REQUEST));
-        assert_eq!(
-            DirectGet::parse(Some("a"), br#"{"seq":1}"#),
-            Err(BAD_REQUEST)
-        );
+        assert_eq!(DirectGet::parse(Some("a"), br#"{"seq":1}"#), Err(BAD_REQUEST));
     }
 
     #[test]
     fn header_blocks() {
-        let position = BatchPosition {
-            num_pending: 2,
-            last_sequence: 0,
-        };
+        let position = BatchPosition { num_pending: 2, last_sequence: 0 };
         assert_eq!(
             String::from_utf8(message_headers(
                 b"NATS/1.0\r\nA: b\r\n\r\n",
@@ -326,13 +256,7 @@ mod tests {
              Nats-Time-Stamp: 1970-01-01T00:00:01.5Z\r\nNats-Num-Pending: 2\r\nNats-Last-Sequence: 0\r\n\r\n"
         );
         assert_eq!(
-            end_of_batch(
-                BatchPosition {
-                    num_pending: 1,
-                    last_sequence: 2
-                },
-                None
-            ),
+            end_of_batch(BatchPosition { num_pending: 1, last_sequence: 2 }, None),
             b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 1\r\nNats-Last-Sequence: 2\r\n\r\n"
         );
     }

@@ -52,25 +52,15 @@ pub fn parse(text: &str) -> Result<i64, DurationError> {
         if whole.is_empty() && fraction.is_empty() {
             return Err(invalid());
         }
-        let unit_len = after
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after.len());
+        let unit_len = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_len);
         if unit.is_empty() {
             return Err(DurationError::MissingUnit(text.to_owned()));
         }
         let scale = unit_ns(unit).ok_or_else(|| DurationError::UnknownUnit(text.to_owned()))?;
-        let whole = if whole.is_empty() {
-            0
-        } else {
-            whole.parse::<u64>().map_err(|_| invalid())?
-        };
-        let part = whole
-            .checked_mul(scale)
-            .and_then(|ns| ns.checked_add(fraction_ns(fraction, scale)));
-        total = part
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(invalid)?;
+        let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())? };
+        let part = whole.checked_mul(scale).and_then(|ns| ns.checked_add(fraction_ns(fraction, scale)));
+        total = part.and_then(|part| total.checked_add(part)).ok_or_else(invalid)?;
         rest = next;
     }
     match (negative, i64::try_from(total)) {
@@ -140,9 +130,7 @@ fn decimal(value: u64, scale: u64) -> String {
         return whole.to_string();
     }
     let width = scale.ilog10() as usize;
-    format!("{whole}.{fraction:0width$}")
-        .trim_end_matches('0')
-        .to_owned()
+    format!("{whole}.{fraction:0width$}").trim_end_matches('0').to_owned()
 }
 
 #[cfg(test)]
@@ -167,19 +155,9 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(ns), "{text}");
         }
-        for text in [
-            "",
-            "-",
-            "5",
-            "s",
-            "1x",
-            "1s2",
-            ".s",
-            "5 s",
-            "9999999999999999999h",
-            "2562047h47m16.854775808s",
-            "é",
-        ] {
+        for text in
+            ["", "-", "5", "s", "1x", "1s2", ".s", "5 s", "9999999999999999999h", "2562047h47m16.854775808s", "é"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
         for (ns, text) in [

@@ -106,13 +106,7 @@ pub fn hmsg_line(out: &mut impl BufMut, to: Address<'_>, headers_len: usize, tot
 
 /// A message as this client can take it: `MSG` without headers or when it did not ask for header support.
 #[inline]
-pub fn deliver(
-    out: &mut impl BufMut,
-    to: Address<'_>,
-    headers: &[u8],
-    payload: &[u8],
-    headers_supported: bool,
-) {
+pub fn deliver(out: &mut impl BufMut, to: Address<'_>, headers: &[u8], payload: &[u8], headers_supported: bool) {
     if headers.is_empty() || !headers_supported {
         msg(out, to, payload);
     } else {
@@ -124,15 +118,8 @@ pub fn deliver(
 mod tests {
     use super::*;
 
-    const TO: Address<'static> = Address {
-        subject: b"a.b",
-        sid: b"7",
-        reply: None,
-    };
-    const TO_WITH_REPLY: Address<'static> = Address {
-        reply: Some(b"_R"),
-        ..TO
-    };
+    const TO: Address<'static> = Address { subject: b"a.b", sid: b"7", reply: None };
+    const TO_WITH_REPLY: Address<'static> = Address { reply: Some(b"_R"), ..TO };
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
@@ -143,36 +130,21 @@ mod tests {
     #[test]
     fn deliveries() {
         assert_eq!(written(|o| msg(o, TO, b"hi")), "MSG a.b 7 2\r\nhi\r\n");
-        assert_eq!(
-            written(|o| msg(o, TO_WITH_REPLY, b"")),
-            "MSG a.b 7 _R 0\r\n\r\n"
-        );
+        assert_eq!(written(|o| msg(o, TO_WITH_REPLY, b"")), "MSG a.b 7 _R 0\r\n\r\n");
         let headers = b"NATS/1.0\r\n\r\n";
         assert_eq!(
             written(|o| hmsg(o, TO_WITH_REPLY, headers, b"hi")),
             "HMSG a.b 7 _R 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"
         );
-        assert_eq!(
-            written(|o| deliver(o, TO, headers, b"hi", false)),
-            "MSG a.b 7 2\r\nhi\r\n"
-        );
-        assert_eq!(
-            written(|o| deliver(o, TO, b"", b"hi", true)),
-            "MSG a.b 7 2\r\nhi\r\n"
-        );
+        assert_eq!(written(|o| deliver(o, TO, headers, b"hi", false)), "MSG a.b 7 2\r\nhi\r\n");
+        assert_eq!(written(|o| deliver(o, TO, b"", b"hi", true)), "MSG a.b 7 2\r\nhi\r\n");
     }
 
     #[test]
     fn control_lines() {
-        assert_eq!(
-            written(|o| err(o, &WireError::StaleConnection)),
-            "-ERR 'Stale Connection'\r\n"
-        );
+        assert_eq!(written(|o| err(o, &WireError::StaleConnection)), "-ERR 'Stale Connection'\r\n");
         assert_eq!(written(|o| err(o, &WireError::MalformedArguments)), "");
-        assert_eq!(
-            written(|o| (ping(o), pong(o), ok(o)).0),
-            "PING\r\nPONG\r\n+OK\r\n"
-        );
+        assert_eq!(written(|o| (ping(o), pong(o), ok(o)).0), "PING\r\nPONG\r\n+OK\r\n");
         assert_eq!(written(|o| number(o, u64::MAX)), "18446744073709551615");
     }
 }

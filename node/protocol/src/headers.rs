@@ -92,17 +92,13 @@ pub struct HeaderBlock<'a>(pub &'a [u8]);
 impl<'a> HeaderBlock<'a> {
     /// Name and value of each line, in order. Lines without a colon are skipped.
     pub fn iter(self) -> Headers<'a> {
-        let rest = memchr(b'\n', self.0)
-            .and_then(|at| self.0.get(at + 1..))
-            .unwrap_or_default();
+        let rest = memchr(b'\n', self.0).and_then(|at| self.0.get(at + 1..)).unwrap_or_default();
         Headers { rest }
     }
 
     /// The first value of `name`.
     pub fn get(self, name: &str) -> Option<&'a [u8]> {
-        self.iter()
-            .find(|(have, _)| *have == name.as_bytes())
-            .map(|(_, value)| value)
+        self.iter().find(|(have, _)| *have == name.as_bytes()).map(|(_, value)| value)
     }
 
     /// Whether the block has the version line and ends with an empty line.
@@ -157,9 +153,7 @@ pub struct HeaderBuilder {
 
 impl Default for HeaderBuilder {
     fn default() -> Self {
-        Self {
-            bytes: VERSION_LINE.to_vec(),
-        }
+        Self { bytes: VERSION_LINE.to_vec() }
     }
 }
 
@@ -184,9 +178,7 @@ impl HeaderBuilder {
     /// Starts from an existing block, whose lines are kept as they are; a status line is dropped.
     pub fn from_block(block: &[u8]) -> Self {
         let mut bytes = VERSION_LINE.to_vec();
-        let lines = memchr(b'\n', block)
-            .and_then(|at| block.get(at + 1..))
-            .unwrap_or_default();
+        let lines = memchr(b'\n', block).and_then(|at| block.get(at + 1..)).unwrap_or_default();
         let lines = lines.strip_suffix(b"\r\n").unwrap_or(lines);
         bytes.extend_from_slice(lines);
         if !bytes.ends_with(b"\r\n") {
@@ -199,13 +191,7 @@ impl HeaderBuilder {
     pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) -> &mut Self {
         self.bytes.extend_from_slice(name.as_bytes());
         self.bytes.extend_from_slice(b": ");
-        let value = value.as_ref().iter().map(|byte| {
-            if matches!(byte, b'\r' | b'\n') {
-                b' '
-            } else {
-                *byte
-            }
-        });
+        let value = value.as_ref().iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte });
         self.bytes.extend(value);
         self.bytes.extend_from_slice(b"\r\n");
         self
@@ -219,14 +205,8 @@ impl HeaderBuilder {
     /// Removes every line named `name`.
     pub fn remove(&mut self, name: &str) -> &mut Self {
         let mut kept = Vec::with_capacity(self.bytes.len());
-        for (index, line) in self
-            .bytes
-            .split_inclusive(|byte| *byte == b'\n')
-            .enumerate()
-        {
-            let named = line
-                .strip_prefix(name.as_bytes())
-                .is_some_and(|rest| rest.starts_with(b":"));
+        for (index, line) in self.bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let named = line.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b":"));
             if index == 0 || !named {
                 kept.extend_from_slice(line);
             }
@@ -252,8 +232,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BLOCK: &[u8] =
-        b"NATS/1.0\r\nFoo: bar\r\nNats-Msg-Id:x y \r\nno colon\r\nFoo: second\r\nempty:\r\n\r\n";
+    const BLOCK: &[u8] = b"NATS/1.0\r\nFoo: bar\r\nNats-Msg-Id:x y \r\nno colon\r\nFoo: second\r\nempty:\r\n\r\n";
 
     #[test]
     fn names_are_exact_and_the_first_wins() {
@@ -270,10 +249,7 @@ mod tests {
     #[test]
     fn builder_edits() {
         let mut builder = HeaderBuilder::from_block(BLOCK);
-        builder
-            .remove("Foo")
-            .set("empty", "no more")
-            .add_number("N", 7);
+        builder.remove("Foo").set("empty", "no more").add_number("N", 7);
         let block = builder.finish();
         assert_eq!(
             std::str::from_utf8(&block).unwrap(),
@@ -292,19 +268,10 @@ mod tests {
     fn status_lines() {
         let block = HeaderBuilder::status(409, "Consumer Deleted").finish();
         assert_eq!(block, b"NATS/1.0 409 Consumer Deleted\r\n\r\n");
-        assert_eq!(
-            HeaderBlock(&block).status(),
-            Some((409, "Consumer Deleted"))
-        );
-        assert_eq!(
-            HeaderBlock(&HeaderBuilder::status(503, "").finish()).status(),
-            Some((503, ""))
-        );
+        assert_eq!(HeaderBlock(&block).status(), Some((409, "Consumer Deleted")));
+        assert_eq!(HeaderBlock(&HeaderBuilder::status(503, "").finish()).status(), Some((503, "")));
         assert_eq!(HeaderBlock(BLOCK).status(), None);
-        assert_eq!(
-            HeaderBuilder::from_block(b"NATS/1.0 503\r\nA: b\r\n\r\n").finish(),
-            b"NATS/1.0\r\nA: b\r\n\r\n"
-        );
+        assert_eq!(HeaderBuilder::from_block(b"NATS/1.0 503\r\nA: b\r\n\r\n").finish(), b"NATS/1.0\r\nA: b\r\n\r\n");
         assert_eq!(HeaderBuilder::from_block(b"").finish(), b"NATS/1.0\r\n\r\n");
     }
 

@@ -22,14 +22,9 @@ fn describe(error: &serde_json::Error) -> String {
     }
     let text = error.to_string();
     // Where in the body is serde's addition.
-    let text = text
-        .rsplit_once(" at line ")
-        .map_or(text.as_str(), |(text, _)| text);
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     // serde: unknown field `bogus`, expected one of …; Go: json: unknown field "bogus".
-    match text
-        .strip_prefix("unknown field `")
-        .and_then(|rest| rest.split_once('`'))
-    {
+    match text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
         Some((field, _)) => format!("json: unknown field \"{field}\""),
         None => text.to_owned(),
     }
@@ -37,8 +32,7 @@ fn describe(error: &serde_json::Error) -> String {
 
 /// Serializes a type of this crate. They have string keys and no fallible parts, so this cannot fail.
 pub fn to_string<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value)
-        .expect("types of this crate have string keys and infallible fields")
+    serde_json::to_string(value).expect("types of this crate have string keys and infallible fields")
 }
 
 /// For `#[serde(deserialize_with)]`: `null` means the field's type default, as in Go.
@@ -81,9 +75,7 @@ pub(crate) mod base64_bytes {
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
         STANDARD.decode(text).map_err(D::Error::custom)
     }
@@ -106,10 +98,7 @@ mod tests {
         assert_eq!(error(r#"{"bogus":1}"#), "json: unknown field \"bogus\"");
         assert_eq!(error(r#"{"count":1"#), "unexpected EOF");
         assert!(!error(r#"{"count":"x"}"#).is_empty());
-        assert_eq!(
-            from_slice::<Body>(br#"{"count":null}"#),
-            Ok(Body { count: 0 })
-        );
+        assert_eq!(from_slice::<Body>(br#"{"count":null}"#), Ok(Body { count: 0 }));
     }
 
     #[test]

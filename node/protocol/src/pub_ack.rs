@@ -20,14 +20,9 @@ impl PubAckWriter {
     /// Prepares acknowledgements of `stream`.
     pub fn new(stream: &str, domain: Option<&str>) -> Self {
         let stream_json = json::to_string(stream);
-        let domain = domain
-            .map(|domain| format!("\"domain\":{},", json::to_string(domain)))
-            .unwrap_or_default();
+        let domain = domain.map(|domain| format!("\"domain\":{},", json::to_string(domain))).unwrap_or_default();
         let prefix = format!("{{\"stream\":{stream_json},{domain}\"seq\":").into_bytes();
-        Self {
-            prefix,
-            stream_json,
-        }
+        Self { prefix, stream_json }
     }
 
     /// Appends the JSON body.
@@ -58,11 +53,7 @@ impl PubAckWriter {
 
     /// The body that refuses a publish.
     pub fn refusal(&self, error: &ApiError) -> String {
-        format!(
-            "{{\"error\":{},\"stream\":{},\"seq\":0}}",
-            json::to_string(error),
-            self.stream_json
-        )
+        format!("{{\"error\":{},\"stream\":{},\"seq\":0}}", json::to_string(error), self.stream_json)
     }
 }
 
@@ -82,32 +73,19 @@ mod tests {
     fn bodies_are_those_of_nats_server() {
         let writer = PubAckWriter::new("s1", None);
         assert_eq!(body(&writer, 6, false), r#"{"stream":"s1","seq":6}"#);
-        assert_eq!(
-            body(&writer, 7, true),
-            r#"{"stream":"s1","seq":7,"duplicate": true}"#
-        );
-        assert_eq!(
-            body(&PubAckWriter::new("s1", Some("hub")), 6, false),
-            r#"{"stream":"s1","domain":"hub","seq":6}"#
-        );
+        assert_eq!(body(&writer, 7, true), r#"{"stream":"s1","seq":7,"duplicate": true}"#);
+        assert_eq!(body(&PubAckWriter::new("s1", Some("hub")), 6, false), r#"{"stream":"s1","domain":"hub","seq":6}"#);
         assert_eq!(
             writer.refusal(&error::stream_wrong_last_sequence(6)),
             r#"{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: 6"},"stream":"s1","seq":0}"#
         );
-        assert_eq!(
-            body(&PubAckWriter::new("q\"q", None), 1, false),
-            r#"{"stream":"q\"q","seq":1}"#
-        );
+        assert_eq!(body(&PubAckWriter::new("q\"q", None), 1, false), r#"{"stream":"q\"q","seq":1}"#);
     }
 
     #[test]
     fn a_whole_message() {
         let mut out = Vec::new();
-        let to = Address {
-            subject: b"_I.1",
-            sid: b"9",
-            reply: None,
-        };
+        let to = Address { subject: b"_I.1", sid: b"9", reply: None };
         PubAckWriter::new("S", None).msg(&mut out, to, 10, false);
         assert_eq!(out, b"MSG _I.1 9 23\r\n{\"stream\":\"S\",\"seq\":10}\r\n");
     }

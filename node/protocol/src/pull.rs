@@ -18,8 +18,7 @@ pub const INTEREST_EXPIRED: Status = Status::new(408, "Interest Expired");
 /// Too many requests wait; told only to requests without a heartbeat.
 pub const EXCEEDED_MAX_WAITING: Status = Status::new(409, "Exceeded MaxWaiting");
 /// The next message does not fit the request's `max_bytes`.
-pub const MESSAGE_SIZE_EXCEEDS_MAX_BYTES: Status =
-    Status::new(409, "Message Size Exceeds MaxBytes");
+pub const MESSAGE_SIZE_EXCEEDS_MAX_BYTES: Status = Status::new(409, "Message Size Exceeds MaxBytes");
 /// The request is served in full while bytes or time were left.
 pub const BATCH_COMPLETED: Status = Status::new(409, "Batch Completed");
 /// The consumer was deleted.
@@ -39,55 +38,35 @@ pub const FLOW_CONTROL_REQUEST: Status = Status::new(100, "FlowControl Request")
 
 /// `409 Exceeded MaxRequestBatch of N`.
 pub fn exceeded_max_batch(max: i64) -> Status {
-    Status {
-        code: 409,
-        text: format!("Exceeded MaxRequestBatch of {max}").into(),
-    }
+    Status { code: 409, text: format!("Exceeded MaxRequestBatch of {max}").into() }
 }
 
 /// `409 Exceeded MaxRequestExpires of D`, with a Go duration.
 pub fn exceeded_max_expires(max_ns: i64) -> Status {
-    Status {
-        code: 409,
-        text: format!("Exceeded MaxRequestExpires of {}", duration::format(max_ns)).into(),
-    }
+    Status { code: 409, text: format!("Exceeded MaxRequestExpires of {}", duration::format(max_ns)).into() }
 }
 
 /// `409 Exceeded MaxRequestMaxBytes of N`.
 pub fn exceeded_max_bytes(max: i64) -> Status {
-    Status {
-        code: 409,
-        text: format!("Exceeded MaxRequestMaxBytes of {max}").into(),
-    }
+    Status { code: 409, text: format!("Exceeded MaxRequestMaxBytes of {max}").into() }
 }
 
 /// `400 Bad Request - <why>`.
 pub fn bad_request(why: &str) -> Status {
-    Status {
-        code: 400,
-        text: format!("Bad Request - {why}").into(),
-    }
+    Status { code: 400, text: format!("Bad Request - {why}").into() }
 }
 
 /// Adds what an ended request had left.
 pub fn with_pending(status: &Status, messages: u64, bytes: u64) -> Vec<u8> {
     let mut builder = status.builder();
-    builder
-        .add_number(name::PENDING_MESSAGES, messages)
-        .add_number(name::PENDING_BYTES, bytes);
+    builder.add_number(name::PENDING_MESSAGES, messages).add_number(name::PENDING_BYTES, bytes);
     builder.finish()
 }
 
 /// The block of an idle heartbeat of a push consumer: last delivered sequences and, if stalled, the flow control subject.
-pub fn push_heartbeat(
-    last_consumer_seq: u64,
-    last_stream_seq: u64,
-    stalled: Option<&str>,
-) -> Vec<u8> {
+pub fn push_heartbeat(last_consumer_seq: u64, last_stream_seq: u64, stalled: Option<&str>) -> Vec<u8> {
     let mut builder: HeaderBuilder = IDLE_HEARTBEAT.builder();
-    builder
-        .add_number(name::LAST_CONSUMER, last_consumer_seq)
-        .add_number(name::LAST_STREAM, last_stream_seq);
+    builder.add_number(name::LAST_CONSUMER, last_consumer_seq).add_number(name::LAST_STREAM, last_stream_seq);
     if let Some(subject) = stalled {
         builder.add(name::CONSUMER_STALLED, subject);
     }
@@ -101,7 +80,7 @@ pub struct PullRequest {
     /// Messages wanted, at least 1 after parsing.
     #[serde(deserialize_with = "json::nullable")]
     pub batch: i64,
-    /// How long to wait, ns.
+    /// How long to wait, ns; negative is over at once.
     #[serde(deserialize_with = "json::nullable")]
     pub expires: i64,
     /// Answer with what there is at once.
@@ -167,23 +146,18 @@ impl PullRequest {
     pub fn parse(body: &[u8]) -> Result<Self, Status> {
         let body = body.trim_ascii();
         let mut request = if body.starts_with(b"{") {
-            json::from_slice::<Self>(body).map_err(|error| bad_request(&error.to_string()))?
+            json::from_slice::<Self>(body).map_err(|error| match error.to_string().as_str() {
+                // Pull requests are read by another decoder than API requests, with words of its own.
+                "unexpected EOF" => bad_request("unexpected end of JSON input"),
+                other => bad_request(other),
+            })?
         } else {
-            let batch = std::str::from_utf8(body)
-                .ok()
-                .and_then(|text| text.parse::<i64>().ok())
-                .unwrap_or(1);
-            Self {
-                batch,
-                ..Self::default()
-            }
+            let batch = std::str::from_utf8(body).ok().and_then(|text| text.parse::<i64>().ok()).unwrap_or(1);
+            Self { batch, ..Self::default() }
         };
         request.batch = request.batch.max(1);
-        request.expires = request.expires.max(0);
         // A heartbeat is only useful if two fit before the request ends.
-        if request.idle_heartbeat > 0
-            && (request.expires == 0 || request.idle_heartbeat > request.expires / 2)
-        {
+        if request.idle_heartbeat > 0 && (request.expires <= 0 || request.idle_heartbeat > request.expires / 2) {
             return Err(bad_request("heartbeat value too large"));
         }
         if !(0..=9).contains(&request.priority) {
@@ -237,57 +211,28 @@ mod tests {
         assert_eq!(parse("x").batch, 1);
         assert_eq!(parse("[]").batch, 1);
         assert_eq!(parse(r#"{"bogus":1}"#), PullRequest::default());
-        let full = parse(
-            r#"{"batch":5,"expires":2000000000,"idle_heartbeat":1000000000,"max_bytes":9,"no_wait":true}"#,
-        );
-        assert_eq!(
-            (full.batch, full.expires, full.idle_heartbeat),
-            (5, 2_000_000_000, 1_000_000_000)
-        );
+        let full =
+            parse(r#"{"batch":5,"expires":2000000000,"idle_heartbeat":1000000000,"max_bytes":9,"no_wait":true}"#);
+        assert_eq!((full.batch, full.expires, full.idle_heartbeat), (5, 2_000_000_000, 1_000_000_000));
         assert!(full.no_wait && full.max_bytes == 9);
     }
 
     #[test]
     fn refusals() {
-        assert_eq!(
-            refused(r#"{"idle_heartbeat":1}"#),
-            "400 Bad Request - heartbeat value too large"
-        );
+        assert_eq!(refused(r#"{"idle_heartbeat":1}"#), "400 Bad Request - heartbeat value too large");
         assert_eq!(
             refused(r#"{"idle_heartbeat":1000000000,"expires":1000000000}"#),
             "400 Bad Request - heartbeat value too large"
         );
-        assert_eq!(
-            refused(r#"{"priority":20}"#),
-            "400 Bad Request - Priority must be between 0 and 9"
-        );
+        assert_eq!(refused(r#"{"priority":20}"#), "400 Bad Request - Priority must be between 0 and 9");
         assert!(refused("{").starts_with("400 Bad Request - "));
-        let limits = PullLimits {
-            max_batch: 10,
-            max_expires: 5_000_000_000,
-            max_bytes: 100_000,
-        };
+        let limits = PullLimits { max_batch: 10, max_expires: 5_000_000_000, max_bytes: 100_000 };
         let status = |body: &str| parse(body).check(&limits).unwrap_err().to_string();
-        assert_eq!(
-            status(r#"{"batch":20}"#),
-            "409 Exceeded MaxRequestBatch of 10"
-        );
-        assert_eq!(
-            status(r#"{"expires":10000000000}"#),
-            "409 Exceeded MaxRequestExpires of 5s"
-        );
-        assert_eq!(
-            status(r#"{"max_bytes":200000}"#),
-            "409 Exceeded MaxRequestMaxBytes of 100000"
-        );
-        assert_eq!(
-            status(r#"{"min_pending":5}"#),
-            "400 Bad Request - Not a Overflow Priority consumer"
-        );
-        assert_eq!(
-            status(r#"{"id":"x"}"#),
-            "400 Bad Request - Not a Pinned Client Priority consumer"
-        );
+        assert_eq!(status(r#"{"batch":20}"#), "409 Exceeded MaxRequestBatch of 10");
+        assert_eq!(status(r#"{"expires":10000000000}"#), "409 Exceeded MaxRequestExpires of 5s");
+        assert_eq!(status(r#"{"max_bytes":200000}"#), "409 Exceeded MaxRequestMaxBytes of 100000");
+        assert_eq!(status(r#"{"min_pending":5}"#), "400 Bad Request - Not a Overflow Priority consumer");
+        assert_eq!(status(r#"{"id":"x"}"#), "400 Bad Request - Not a Pinned Client Priority consumer");
         assert!(parse(r#"{"group":"x"}"#).check(&limits).is_ok());
     }
 

@@ -18,10 +18,7 @@ pub struct Status {
 impl Status {
     /// A status with a fixed text.
     pub const fn new(code: u16, text: &'static str) -> Self {
-        Self {
-            code,
-            text: Cow::Borrowed(text),
-        }
+        Self { code, text: Cow::Borrowed(text) }
     }
 
     /// The header block, without further headers.
@@ -60,10 +57,7 @@ mod tests {
 
     #[test]
     fn no_responders_names_the_subject() {
-        assert_eq!(
-            no_responders(b"nosuch"),
-            b"NATS/1.0 503\r\nNats-Subject: nosuch\r\n\r\n"
-        );
+        assert_eq!(no_responders(b"nosuch"), b"NATS/1.0 503\r\nNats-Subject: nosuch\r\n\r\n");
         assert_eq!(TOO_MANY_REQUESTS.to_string(), "429 Too Many Requests");
     }
 }

@@ -141,10 +141,7 @@ pub fn is_valid_name(name: &str) -> bool {
 pub const NAME_BYTES_MAX: usize = 255;
 
 pub(crate) fn is_name_separator(byte: u8) -> bool {
-    matches!(
-        byte,
-        b' ' | b'\t' | b'\r' | b'\n' | b'\x0c' | b'.' | b'*' | b'>' | b'/' | b'\\' | 0
-    )
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'\x0c' | b'.' | b'*' | b'>' | b'/' | b'\\' | 0)
 }
 
 /// The subject is not valid as a filter.
@@ -186,10 +183,7 @@ impl SubjectFilter {
                 _ => FilterKind::Tokens,
             },
         };
-        Ok(Self {
-            text: text.into(),
-            kind,
-        })
+        Ok(Self { text: text.into(), kind })
     }
 
     /// Whether the literal `subject` is matched.
@@ -251,24 +245,10 @@ mod tests {
 
     #[test]
     fn validity_follows_nats_server() {
-        for valid in [
-            "a",
-            "a.b",
-            "a.*",
-            ">",
-            "a.>",
-            "*.*",
-            "a.b*",
-            "*a",
-            ">a",
-            "a>b.c",
-            "$JS.API.>",
-        ] {
+        for valid in ["a", "a.b", "a.*", ">", "a.>", "*.*", "a.b*", "*a", ">a", "a>b.c", "$JS.API.>"] {
             assert!(is_valid(valid.as_bytes()), "{valid}");
         }
-        for invalid in [
-            "", ".", "a.", ".a", "a..b", "a.>.b", ">.a", "a b", "a\tb", "a\r", "a\n",
-        ] {
+        for invalid in ["", ".", "a.", ".a", "a..b", "a.>.b", ">.a", "a b", "a\tb", "a\r", "a\n"] {
             assert!(!is_valid(invalid.as_bytes()), "{invalid}");
             assert!(SubjectFilter::parse(invalid).is_err(), "{invalid}");
         }
@@ -294,18 +274,8 @@ mod tests {
             ("*.*.>", "a.b.c", true),
             ("a.b*", "a.bc", false),
         ] {
-            assert_eq!(
-                matches(filter.as_bytes(), subject.as_bytes()),
-                want,
-                "{filter} {subject}"
-            );
-            assert_eq!(
-                SubjectFilter::parse(filter)
-                    .unwrap()
-                    .matches(subject.as_bytes()),
-                want,
-                "{filter} {subject}"
-            );
+            assert_eq!(matches(filter.as_bytes(), subject.as_bytes()), want, "{filter} {subject}");
+            assert_eq!(SubjectFilter::parse(filter).unwrap().matches(subject.as_bytes()), want, "{filter} {subject}");
         }
     }
 
@@ -333,11 +303,7 @@ mod tests {
             ("a.*.c", "a.*.*", true),
             ("a", "a.>", false),
         ] {
-            assert_eq!(
-                is_subset(inner.as_bytes(), outer.as_bytes()),
-                want,
-                "{inner} {outer}"
-            );
+            assert_eq!(is_subset(inner.as_bytes(), outer.as_bytes()), want, "{inner} {outer}");
         }
     }
 
@@ -356,16 +322,12 @@ mod tests {
     }
 
     fn filter() -> impl Strategy<Value = String> {
-        (
-            proptest::collection::vec("[ab]{1,2}|\\*", 0..4),
-            any::<bool>(),
-        )
-            .prop_map(|(mut tokens, tail)| {
-                if tail || tokens.is_empty() {
-                    tokens.push(">".into());
-                }
-                tokens.join(".")
-            })
+        (proptest::collection::vec("[ab]{1,2}|\\*", 0..4), any::<bool>()).prop_map(|(mut tokens, tail)| {
+            if tail || tokens.is_empty() {
+                tokens.push(">".into());
+            }
+            tokens.join(".")
+        })
     }
 
     fn every_literal() -> Vec<String> {
@@ -373,10 +335,7 @@ mod tests {
         let mut all: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
         let mut previous = all.clone();
         for _ in 0..4 {
-            previous = previous
-                .iter()
-                .flat_map(|p| words.iter().map(move |w| format!("{p}.{w}")))
-                .collect();
+            previous = previous.iter().flat_map(|p| words.iter().map(move |w| format!("{p}.{w}"))).collect();
             all.extend(previous.iter().cloned());
         }
         all

@@ -9,6 +9,8 @@ pub enum WireError {
     UnknownOperation,
     /// The verb is known but its arguments are not understood. nats-server closes without a word.
     MalformedArguments,
+    /// HPUB from a client that did not say that it knows headers. nats-server closes without a word.
+    HeadersNotSupported,
     /// A client sent `-ERR`: it is leaving. Nothing is answered.
     ClientError,
     /// The control line is longer than the limit.
@@ -54,7 +56,9 @@ impl WireError {
     /// The text between the quotes, or `None` when the connection ends without a word.
     pub fn text(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            Self::MalformedArguments | Self::ClientError => return None,
+            Self::MalformedArguments | Self::HeadersNotSupported | Self::ClientError => {
+                return None;
+            }
             Self::UnknownOperation => "Unknown Protocol Operation".into(),
             Self::ControlLineTooLong => "maximum control line exceeded".into(),
             Self::PayloadTooLarge => "Maximum Payload Violation".into(),
@@ -63,28 +67,19 @@ impl WireError {
             Self::TlsRequired => "Secure Connection - TLS Required".into(),
             Self::StaleConnection => "Stale Connection".into(),
             Self::ConnectionsExceeded => "maximum connections exceeded".into(),
-            Self::AccountConnectionsExceeded => {
-                "maximum account active connections exceeded".into()
-            }
+            Self::AccountConnectionsExceeded => "maximum account active connections exceeded".into(),
             Self::SubscriptionsExceeded => "maximum subscriptions exceeded".into(),
             Self::NoRespondersRequiresHeaders => "no responders requires headers support".into(),
             Self::InvalidClientProtocol => "invalid client protocol".into(),
             Self::InvalidSubject => "Invalid Subject".into(),
             Self::InvalidPublishSubject => "Invalid Publish Subject".into(),
-            Self::PublishPermission(subject) => {
-                format!("Permissions Violation for Publish to \"{subject}\"").into()
+            Self::PublishPermission(subject) => format!("Permissions Violation for Publish to \"{subject}\"").into(),
+            Self::SubscriptionPermission { subject, queue: None } => {
+                format!("Permissions Violation for Subscription to \"{subject}\"").into()
             }
-            Self::SubscriptionPermission {
-                subject,
-                queue: None,
-            } => format!("Permissions Violation for Subscription to \"{subject}\"").into(),
-            Self::SubscriptionPermission {
-                subject,
-                queue: Some(queue),
-            } => format!(
-                "Permissions Violation for Subscription to \"{subject}\" using queue \"{queue}\""
-            )
-            .into(),
+            Self::SubscriptionPermission { subject, queue: Some(queue) } => {
+                format!("Permissions Violation for Subscription to \"{subject}\" using queue \"{queue}\"").into()
+            }
             Self::ReplyPermission(subject) => {
                 format!("Permissions Violation for Publish with Reply of \"{subject}\"").into()
             }
@@ -96,6 +91,7 @@ impl WireError {
         match self {
             Self::UnknownOperation
             | Self::MalformedArguments
+            | Self::HeadersNotSupported
             | Self::ClientError
             | Self::ControlLineTooLong
             | Self::PayloadTooLarge
@@ -135,10 +131,7 @@ mod tests {
 
     #[test]
     fn permission_texts_name_subject_and_queue() {
-        let with_queue = WireError::SubscriptionPermission {
-            subject: "a.b".into(),
-            queue: Some("q".into()),
-        };
+        let with_queue = WireError::SubscriptionPermission { subject: "a.b".into(), queue: Some("q".into()) };
         assert_eq!(
             with_queue.text().as_deref(),
             Some("Permissions Violation for Subscription to \"a.b\" using queue \"q\"")

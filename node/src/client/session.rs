@@ -27,6 +27,8 @@ struct Session {
     wire: Limits,
     verbose: bool,
     pedantic: bool,
+    /// The client said that it knows headers.
+    headers: bool,
     routes: RouteCache,
     pings_unanswered: u32,
     crowded: Option<ConnHandle>,
@@ -64,6 +66,7 @@ pub(super) async fn run(
         },
         verbose: defaults.verbose,
         pedantic: defaults.pedantic,
+        headers: defaults.headers,
         routes: RouteCache::default(),
         pings_unanswered: 0,
         crowded: None,
@@ -198,6 +201,9 @@ impl Session {
     /// Handles one operation; an error ends the connection.
     fn handle(&mut self, op: ClientOp<'_>) -> Result<(), WireError> {
         match op {
+            ClientOp::Pub(publish) if !publish.headers.is_empty() && !self.headers => {
+                return Err(WireError::HeadersNotSupported);
+            }
             ClientOp::Pub(publish) => {
                 let msg = Inbound {
                     subject: publish.subject,
@@ -230,6 +236,7 @@ impl Session {
                 let options = ConnectOptions::parse(json)?;
                 self.verbose = options.verbose;
                 self.pedantic = options.pedantic;
+                self.headers = options.headers;
                 self.conn.set_options(&options);
             }
             ClientOp::Ignored => return Ok(()),

@@ -22,11 +22,11 @@ use crate::node::Context;
 use crate::stream::{Inner, StreamReplica};
 
 pub(crate) async fn create(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request = CreateConsumerRequest::parse(payload)?;
     let action = request.action;
     let generated = context.random_name();
     let named = named_config(route, request, &generated)?;
+    let replica = leader_of(context, stream)?;
     let op = {
         let inner = replica.lock();
         let stream_config: StreamConfig =
@@ -38,6 +38,10 @@ pub(crate) async fn create(context: &Arc<Context>, route: &ApiRoute<'_>, stream:
         let level = config.required_level();
         level::stamp_stored(&mut config.metadata, level);
         let core = convert::consumer(&config);
+        if config.name == generated {
+            // Nobody asked for this name, so the configuration as it was asked for does not have it.
+            config.name.clear();
+        }
         let config_json = serde_json::to_string(&config).expect("a configuration is plain data");
         match (change, existing) {
             (ConsumerChange::Unchanged, _) => None,
@@ -103,6 +107,12 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
         stream_seq: p.stream.get(),
         last_active: at.map(|t| ApiTime::from_ns(t.get())),
     };
+    // What left the stream undelivered is behind the consumer.
+    let gone = state.first_seq().get().saturating_sub(1);
+    let pair = |p, at| {
+        let pair: SequenceInfo = pair(p, at);
+        SequenceInfo { stream_seq: pair.stream_seq.max(gone), ..pair }
+    };
     let remaining = found.paused_until.map_or(0, |until| i64::try_from(until.since_ns(now)).unwrap_or(i64::MAX));
     Some(ConsumerInfo {
         stream_name: replica.spec.name.clone(),
@@ -124,8 +134,8 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
 }
 
 pub(crate) fn info(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     headwater_protocol::api::expect_no_body(payload)?;
+    let replica = leader_of(context, stream)?;
     let info = describe(context, &replica, consumer).ok_or(error::CONSUMER_NOT_FOUND)?;
     ok(route, &info)
 }
@@ -135,8 +145,8 @@ fn all_names(replica: &StreamReplica) -> Vec<String> {
 }
 
 pub(crate) fn names(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request: ConsumerListRequest = parse_optional_body(payload)?;
+    let replica = leader_of(context, stream)?;
     let all = all_names(&replica);
     let page = Page::new(all.len(), request.offset, NAMES_LIMIT);
     let consumers = page.of(&all).to_vec();
@@ -144,8 +154,8 @@ pub(crate) fn names(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, 
 }
 
 pub(crate) fn list(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request: ConsumerListRequest = parse_optional_body(payload)?;
+    let replica = leader_of(context, stream)?;
     let all = all_names(&replica);
     let page = Page::new(all.len(), request.offset, LIST_LIMIT);
     let consumers = page.of(&all).iter().filter_map(|name| describe(context, &replica, name)).collect();
@@ -153,16 +163,16 @@ pub(crate) fn list(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, p
 }
 
 pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     headwater_protocol::api::expect_no_body(payload)?;
+    let replica = leader_of(context, stream)?;
     let id = replica.lock().state.consumers().id_of(consumer).ok_or(error::CONSUMER_NOT_FOUND)?;
     replica.consumer_op(ConsumerOp::Delete { id }).await.map_err(|e| command_error(&e))?;
     ok(route, &Success::YES)
 }
 
 pub(crate) async fn pause(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request: PauseRequest = parse_optional_body(payload)?;
+    let replica = leader_of(context, stream)?;
     let now = crate::clock::now();
     let until = request.pause_until.filter(|t| t.ns().is_some_and(|ns| ns > now.get()));
     let op = {
@@ -171,7 +181,9 @@ pub(crate) async fn pause(context: &Arc<Context>, route: &ApiRoute<'_>, stream: 
         let mut config: ConsumerConfig =
             serde_json::from_str(state.config_json()).map_err(|_| error::CLUSTER_NOT_AVAILABLE)?;
         config.pause_until = until;
-        let core = convert::consumer(&config);
+        let mut core = convert::consumer(&config);
+        // A generated name is not in the configuration.
+        core.name.clone_from(&state.config().name);
         let config_json = serde_json::to_string(&config).expect("a configuration is plain data");
         ConsumerOp::Update { id, update: Box::new(UpdateConsumer { config: core, config_json }) }
     };

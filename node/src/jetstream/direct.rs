@@ -44,7 +44,7 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
     let send = |seq: StreamSeq, no_hdr: bool, position: Option<BatchPosition>| -> Option<u64> {
         let record = store.record(seq)?;
         if no_hdr {
-            answer(record.headers(), record.payload());
+            answer(&[], record.payload());
         } else {
             let name = &replica.spec.name;
             let block =

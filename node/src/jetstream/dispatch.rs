@@ -136,14 +136,15 @@ fn here(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &Inbound<'_>)
 }
 
 fn take_ack(replica: &Arc<StreamReplica>, ack: &AckSubject<'_>, msg: &Inbound<'_>) -> bool {
-    let reply = msg.reply.map(Bytes::copy_from_slice);
+    let mut reply = msg.reply.map(Bytes::copy_from_slice);
     let verb = match parse_kind(msg.payload) {
         AckKind::Ack => AckVerb::Ack,
         AckKind::Nak { delay_ns } => AckVerb::Nak { delay_ns },
         AckKind::InProgress => AckVerb::Progress,
         AckKind::Terminate { reason } => AckVerb::Term { reason: reason.map(str::to_owned) },
-        AckKind::Next(body) => match (pull::PullRequest::parse(body), &reply) {
-            (Ok(request), Some(reply)) => AckVerb::Next(pull_request(reply.clone(), &request)),
+        // Its reply subject is where the next messages go: it gets no confirmation beside them.
+        AckKind::Next(body) => match (pull::PullRequest::parse(body), reply.take()) {
+            (Ok(request), Some(to)) => AckVerb::Next(pull_request(to, &request)),
             _ => AckVerb::Ack,
         },
         AckKind::Unknown => return true,
@@ -159,7 +160,8 @@ fn pull_request(reply: Bytes, request: &pull::PullRequest) -> PullRequest {
         reply,
         batch: u32::try_from(request.batch).unwrap_or(1),
         no_wait: request.no_wait,
-        expires_ns: positive(request.expires),
+        // A time in the past is over at once, which is not the same as no time at all.
+        expires_ns: if request.expires < 0 { Some(1) } else { positive(request.expires) },
         max_bytes: positive(request.max_bytes),
         heartbeat_ns: positive(request.idle_heartbeat),
     }

@@ -17,8 +17,8 @@ use crate::node::Context;
 use crate::stream::commands::CommandError;
 
 pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let pick = parse_msg_get(payload)?;
+    let replica = leader_of(context, stream)?;
     let inner = replica.lock();
     let seq = pick_one(&inner.state, &inner.store, &pick).ok_or(error::NO_MESSAGE_FOUND)?;
     let record = inner.store.record(seq).ok_or(error::NO_MESSAGE_FOUND)?;
@@ -33,8 +33,8 @@ pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, pa
 }
 
 pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request = MsgDeleteRequest::parse(payload)?;
+    let replica = leader_of(context, stream)?;
     let seq = StreamSeq::new(request.seq);
     if !replica.lock().state.is_live(seq) {
         return Err(error::sequence_not_found(request.seq));

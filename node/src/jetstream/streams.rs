@@ -255,7 +255,7 @@ fn describe(context: &Context, replica: &Arc<StreamReplica>, request: &StreamInf
         record.map_or(ApiTime::default(), |r| ApiTime::from_ns(r.ts().get()))
     };
     let mut subjects = BTreeMap::new();
-    let mut page = Page::new(0, 0, SUBJECTS_LIMIT);
+    let mut page = Page::new(0, 0, 0);
     if !request.subjects_filter.is_empty() {
         let all: Vec<(String, u64)> = state
             .subjects()
@@ -389,19 +389,15 @@ pub(crate) async fn list(context: &Arc<Context>, route: &ApiRoute<'_>, payload: 
 }
 
 pub(crate) fn info(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request = StreamInfoRequest::parse(payload)?;
+    let replica = leader_of(context, stream)?;
     let (info, page) = describe(context, &replica, &request).ok_or(error::CLUSTER_NOT_AVAILABLE)?;
-    let info = without_generation(info);
-    if request.subjects_filter.is_empty() && !request.deleted_details {
-        return ok(route, &StreamCreateResponse { info, did_create: false });
-    }
-    ok(route, &StreamInfoResponse { page, info })
+    ok(route, &StreamInfoResponse { page, info: without_generation(info) })
 }
 
 pub(crate) async fn purge(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request = PurgeRequest::parse(payload)?;
+    let replica = leader_of(context, stream)?;
     let command = Command::Purge(Purge {
         filter: Some(request.filter).filter(|f| !f.is_empty()),
         seq: Some(request.seq).filter(|s| *s > 0).map(StreamSeq::new),
@@ -413,8 +409,8 @@ pub(crate) async fn purge(context: &Arc<Context>, route: &ApiRoute<'_>, stream: 
 }
 
 pub(crate) async fn stepdown(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let replica = leader_of(context, stream)?;
     let request = StepdownRequest::parse(payload)?;
+    let replica = leader_of(context, stream)?;
     let preferred = request.preferred().map(NodeName::new);
     if replica.raft().is_none() {
         return Err(error::CLUSTER_REQUIRED);

@@ -13,9 +13,7 @@ use super::in_flight::{InFlight, Net, Pending};
 use super::limits::{Discard, Retention, Settings, stored_len};
 use super::refusal::PubRefusal;
 use super::state::StreamState;
-use crate::frame::{
-    FrameBuilder, FrameFull, FrameKind, HEADER_LEN, RECORD_HEADER_LEN, RecordFlags,
-};
+use crate::frame::{FrameBuilder, FrameFull, FrameKind, HEADER_LEN, RECORD_HEADER_LEN, RecordFlags};
 use crate::ids::{Ordinal, StreamId, StreamSeq, Term, Timestamp};
 use crate::subject_match::is_literal;
 
@@ -105,11 +103,7 @@ impl Admission {
     /// up: a frame of it that is in the log after all is void there.
     pub fn reset(&mut self, state: &StreamState, term: Term) {
         // The Begin must come after every ordinal that this term has seen.
-        let unused = if term == self.term {
-            self.next_ordinal
-        } else {
-            Ordinal::new(1)
-        };
+        let unused = if term == self.term { self.next_ordinal } else { Ordinal::new(1) };
         *self = Self::start(state, term, unused);
     }
 
@@ -190,10 +184,7 @@ impl Admission {
 
     /// The settings that will be in force when the next entry applies.
     fn settings<'a>(&'a self, state: &'a StreamState) -> &'a Settings {
-        self.in_flight
-            .settings
-            .as_ref()
-            .map_or(state.settings(), |(_, settings)| settings)
+        self.in_flight.settings.as_ref().map_or(state.settings(), |(_, settings)| settings)
     }
 
     fn take_ordinal(&mut self) -> Ordinal {
@@ -204,24 +195,13 @@ impl Admission {
 
     fn begin(&mut self, state: &StreamState) {
         let (after_term, after_ordinal) = state.last_effective();
-        let body = BeginBody {
-            after_term,
-            after_ordinal,
-        }
-        .encode();
-        self.push_command(FrameKind::Begin, &body)
-            .expect("16 bytes fit a frame");
+        let body = BeginBody { after_term, after_ordinal }.encode();
+        self.push_command(FrameKind::Begin, &body).expect("16 bytes fit a frame");
     }
 
     fn push_command(&mut self, kind: FrameKind, body: &[u8]) -> Result<Ordinal, Rejection> {
-        let mut builder = FrameBuilder::new(
-            kind,
-            self.stream,
-            self.term,
-            self.next_ordinal,
-            self.last_seq.next(),
-            self.last_ts,
-        );
+        let mut builder =
+            FrameBuilder::new(kind, self.stream, self.term, self.next_ordinal, self.last_seq.next(), self.last_ts);
         builder.reserve(RECORD_HEADER_LEN + body.len() + 8);
         builder.push_body(body).map_err(|_| Rejection::TooLarge)?;
         let ordinal = self.take_ordinal();
@@ -231,22 +211,11 @@ impl Admission {
 
     fn push_sealed(&mut self, ordinal: Ordinal, kind: FrameKind, frame: Bytes, net: Net) {
         self.sealed.push_back((ordinal, frame.clone()));
-        self.in_flight.push(Pending {
-            ordinal,
-            kind,
-            frame,
-            last_seq: self.last_seq,
-            net,
-        });
+        self.in_flight.push(Pending { ordinal, kind, frame, last_seq: self.last_seq, net });
     }
 
     fn seal_open(&mut self) {
-        if let Some(Open {
-            builder,
-            ordinal,
-            net,
-        }) = self.open.take()
-        {
+        if let Some(Open { builder, ordinal, net }) = self.open.take() {
             self.push_sealed(ordinal, FrameKind::Messages, builder.finish(), net);
         }
     }
@@ -324,9 +293,9 @@ impl Admission {
         let ts = publish.now.max(self.last_ts);
         match self.decide(state, records, &publish, &found, ts) {
             Ok(Decision::Duplicate(admitted)) => Ok(admitted),
-            Ok(Decision::Store { flags, net }) => self
-                .store(&publish, &found, ts, flags, net)
-                .map_err(|why| self.refuse(why)),
+            Ok(Decision::Store { flags, net }) => {
+                self.store(&publish, &found, ts, flags, net).map_err(|why| self.refuse(why))
+            }
             Err(why) => Err(self.refuse(why)),
         }
     }
@@ -351,11 +320,7 @@ impl Admission {
             | PubRefusal::TtlDisabled
             | PubRefusal::AtomicDisabled => false,
         };
-        let after = if rests_on_state {
-            self.newest_in_flight()
-        } else {
-            None
-        };
+        let after = if rests_on_state { self.newest_in_flight() } else { None };
         Refused { why, after }
     }
 
@@ -378,11 +343,7 @@ impl Admission {
             return Err(PubRefusal::Sealed);
         }
         let body_len = (publish.headers.len() + publish.payload.len()) as u64;
-        if settings
-            .limits
-            .max_msg_size
-            .is_some_and(|max| body_len > max)
-        {
+        if settings.limits.max_msg_size.is_some_and(|max| body_len > max) {
             return Err(PubRefusal::MessageTooLarge);
         }
         if publish.headers.len() > HEADERS_LEN_MAX {
@@ -393,10 +354,7 @@ impl Admission {
             if found.batch_id.is_some() {
                 return Err(PubRefusal::AtomicDisabled);
             }
-            if found
-                .expected_stream
-                .is_some_and(|name| name != settings.name.as_bytes())
-            {
+            if found.expected_stream.is_some_and(|name| name != settings.name.as_bytes()) {
                 return Err(PubRefusal::WrongStream);
             }
             if let Some(id) = found.msg_id
@@ -412,21 +370,13 @@ impl Admission {
             }
             self.check_expectations(state, publish, found)?;
             let settings = self.settings(state);
-            flags = flags
-                .with(rollup_flags(settings, found)?)
-                .with(ttl_flags(settings, found)?);
+            flags = flags.with(rollup_flags(settings, found)?).with(ttl_flags(settings, found)?);
         }
         let net = self.check_limits(state, records, publish)?;
         Ok(Decision::Store { flags, net })
     }
 
-    fn duplicate(
-        &self,
-        state: &StreamState,
-        id: &[u8],
-        ts: Timestamp,
-        window_ns: u64,
-    ) -> Option<Admitted> {
+    fn duplicate(&self, state: &StreamState, id: &[u8], ts: Timestamp, window_ns: u64) -> Option<Admitted> {
         if let Some(seq) = self.in_flight.ids.lookup(id, ts, window_ns) {
             let ordinal = self
                 .in_flight
@@ -435,18 +385,10 @@ impl Admission {
                 .find(|pending| pending.kind == FrameKind::Messages && seq <= pending.last_seq)
                 .map(|pending| pending.ordinal)
                 .or(self.open.as_ref().map(|open| open.ordinal));
-            return Some(Admitted {
-                seq,
-                ordinal,
-                duplicate_of: Some(seq),
-            });
+            return Some(Admitted { seq, ordinal, duplicate_of: Some(seq) });
         }
         let seq = state.dedup().lookup(id, ts, window_ns)?;
-        Some(Admitted {
-            seq,
-            ordinal: None,
-            duplicate_of: Some(seq),
-        })
+        Some(Admitted { seq, ordinal: None, duplicate_of: Some(seq) })
     }
 
     fn check_expectations(
@@ -456,11 +398,7 @@ impl Admission {
         found: &PublishHeaders<'_>,
     ) -> Result<(), PubRefusal> {
         let bad_seq = found.bad == Some(BadHeader::LastSequence);
-        if bad_seq
-            || found
-                .expected_last_seq
-                .is_some_and(|seq| seq != self.last_seq.get())
-        {
+        if bad_seq || found.expected_last_seq.is_some_and(|seq| seq != self.last_seq.get()) {
             return Err(PubRefusal::WrongLastSequence(self.last_seq));
         }
         if let Some(expected) = found.expected_last_msg_id {
@@ -474,15 +412,13 @@ impl Admission {
             }
         }
         let bad_subject_seq = found.bad == Some(BadHeader::LastSubjectSequence);
-        let Some(expected) = found.expected_last_subject_seq else {
-            if bad_subject_seq {
-                return Err(PubRefusal::WrongLastSequence(StreamSeq::ZERO));
-            }
-            if found.expected_last_subject.is_some() {
-                return Err(PubRefusal::LastSubjectWithoutSequence);
-            }
-            return Ok(());
-        };
+        let expected = found.expected_last_subject_seq;
+        if expected.is_none() && !bad_subject_seq {
+            return match found.expected_last_subject {
+                Some(_) => Err(PubRefusal::LastSubjectWithoutSequence),
+                None => Ok(()),
+            };
+        }
         // Something in flight may remove this subject's last message: what the check would find when the
         // message applies is not known yet.
         if self.in_flight.removing.is_some() {
@@ -492,21 +428,14 @@ impl Admission {
         let open = self.open.as_ref().map(|open| &open.builder);
         let in_flight = self.in_flight.subjects(open);
         let last = if is_literal(subject) {
-            in_flight
-                .last_by_subject(subject)
-                .or_else(|| state.last_by_subject(subject))
+            in_flight.last_by_subject(subject).or_else(|| state.last_by_subject(subject))
         } else {
             let newest = StreamSeq::new(u64::MAX);
-            in_flight
-                .last_matching(&[subject], newest)
-                .or_else(|| state.last_matching(&[subject], newest))
+            in_flight.last_matching(&[subject], newest).or_else(|| state.last_matching(&[subject], newest))
         };
         let last = last.unwrap_or(StreamSeq::ZERO);
-        if last.get() == expected {
-            Ok(())
-        } else {
-            Err(PubRefusal::WrongLastSequence(last))
-        }
+        // A number that cannot be read is nobody's last sequence.
+        if Some(last.get()) == expected { Ok(()) } else { Err(PubRefusal::WrongLastSequence(last)) }
     }
 
     /// Limits that refuse, and what the message will change about the totals.
@@ -518,20 +447,13 @@ impl Admission {
     ) -> Result<Net, PubRefusal> {
         let settings = self.settings(state);
         let limits = settings.limits;
-        let len = stored_len(
-            state.settings().storage,
-            publish.subject.len(),
-            publish.headers.len(),
-            publish.payload.len(),
-        );
+        let len =
+            stored_len(state.settings().storage, publish.subject.len(), publish.headers.len(), publish.payload.len());
         // Even discarding all that is older would not make room.
         if limits.max_bytes.is_some_and(|max| len > max) {
             return Err(PubRefusal::MaxBytes);
         }
-        let mut net = Net {
-            messages: 1,
-            bytes: len as i64,
-        };
+        let mut net = Net { messages: 1, bytes: len as i64 };
         if settings.discard == Discard::Old {
             return Ok(net);
         }
@@ -563,15 +485,10 @@ impl Admission {
                 }
             }
         }
-        let after = |total: u64, in_flight: i64, change: i64| {
-            i128::from(total) + i128::from(in_flight) + i128::from(change)
-        };
+        let after =
+            |total: u64, in_flight: i64, change: i64| i128::from(total) + i128::from(in_flight) + i128::from(change);
         let messages = after(state.messages(), self.in_flight.net.messages, net.messages);
-        if net.messages > 0
-            && limits
-                .max_msgs
-                .is_some_and(|max| messages > i128::from(max))
-        {
+        if net.messages > 0 && limits.max_msgs.is_some_and(|max| messages > i128::from(max)) {
             return Err(PubRefusal::MaxMessages);
         }
         let bytes = after(state.bytes(), self.in_flight.net.bytes, net.bytes);
@@ -589,14 +506,9 @@ impl Admission {
         flags: RecordFlags,
         net: Net,
     ) -> Result<Admitted, PubRefusal> {
-        let record_len = RECORD_HEADER_LEN
-            + publish.subject.len()
-            + publish.headers.len()
-            + publish.payload.len()
-            + 6;
+        let record_len = RECORD_HEADER_LEN + publish.subject.len() + publish.headers.len() + publish.payload.len() + 6;
         if let Some(open) = &self.open
-            && (open.builder.len() + record_len > FRAME_BYTES_TARGET
-                || open.builder.count() >= FRAME_COUNT_MAX)
+            && (open.builder.len() + record_len > FRAME_BYTES_TARGET || open.builder.count() >= FRAME_COUNT_MAX)
         {
             self.seal_open();
         }
@@ -625,11 +537,7 @@ impl Admission {
         if flags.has(RecordFlags::ROLLUP_ALL) {
             self.in_flight.removing = Some(ordinal);
         }
-        Ok(Admitted {
-            seq,
-            ordinal: Some(ordinal),
-            duplicate_of: None,
-        })
+        Ok(Admitted { seq, ordinal: Some(ordinal), duplicate_of: None })
     }
 
     fn push(
@@ -649,24 +557,14 @@ impl Admission {
                 ts,
             );
             builder.reserve(HEADER_LEN + record_len);
-            let Publish {
-                subject,
-                headers,
-                payload,
-                ..
-            } = *publish;
+            let Publish { subject, headers, payload, .. } = *publish;
             let seq = builder.push_message(ts, subject, headers, payload, flags)?;
             let ordinal = self.take_ordinal();
-            self.open = Some(Open {
-                builder,
-                ordinal,
-                net: Net::default(),
-            });
+            self.open = Some(Open { builder, ordinal, net: Net::default() });
             return Ok(seq);
         }
         let open = self.open.as_mut().expect("checked above");
-        open.builder
-            .push_message(ts, publish.subject, publish.headers, publish.payload, flags)
+        open.builder.push_message(ts, publish.subject, publish.headers, publish.payload, flags)
     }
 }
 
@@ -675,10 +573,7 @@ enum Decision {
     Store { flags: RecordFlags, net: Net },
 }
 
-fn rollup_flags(
-    settings: &Settings,
-    found: &PublishHeaders<'_>,
-) -> Result<RecordFlags, PubRefusal> {
+fn rollup_flags(settings: &Settings, found: &PublishHeaders<'_>) -> Result<RecordFlags, PubRefusal> {
     let Some(value) = found.rollup else {
         return Ok(RecordFlags::NONE);
     };
@@ -690,9 +585,7 @@ fn rollup_flags(
         b"all" => Ok(RecordFlags::ROLLUP_ALL),
         other => {
             let other = String::from_utf8_lossy(other);
-            Err(PubRefusal::Rollup(format!(
-                "rollup value invalid: {other:?}"
-            )))
+            Err(PubRefusal::Rollup(format!("rollup value invalid: {other:?}")))
         }
     }
 }

@@ -83,12 +83,7 @@ pub struct ApiStats {
 
 impl Default for ApiStats {
     fn default() -> Self {
-        Self {
-            level: API_LEVEL,
-            total: 0,
-            errors: 0,
-            inflight: 0,
-        }
+        Self { level: API_LEVEL, total: 0, errors: 0, inflight: 0 }
     }
 }
 

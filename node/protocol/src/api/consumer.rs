@@ -49,11 +49,7 @@ impl CreateConsumerRequest {
     /// # Errors
     /// `10025 invalid JSON: …`.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        if body.trim_ascii().is_empty() {
-            Ok(Self::default())
-        } else {
-            parse_body(body)
-        }
+        if body.trim_ascii().is_empty() { Ok(Self::default()) } else { parse_body(body) }
     }
 }
 
@@ -135,38 +131,20 @@ mod tests {
     #[test]
     fn create_bodies_are_strict() {
         let parse = |body: &str| CreateConsumerRequest::parse(body.as_bytes());
-        let request = parse(r#"{"stream_name":"S","config":{"name":"c","ack_policy":"explicit"},"action":"create"}"#).unwrap();
-        assert_eq!(
-            (request.stream_name.as_str(), request.action),
-            ("S", ConsumerAction::Create)
-        );
+        let request =
+            parse(r#"{"stream_name":"S","config":{"name":"c","ack_policy":"explicit"},"action":"create"}"#).unwrap();
+        assert_eq!((request.stream_name.as_str(), request.action), ("S", ConsumerAction::Create));
         let text = |body: &str| parse(body).unwrap_err().description.into_owned();
-        assert_eq!(
-            text(r#"{"config":{"bogus":1}}"#),
-            "invalid JSON: json: unknown field \"bogus\""
-        );
-        assert_eq!(
-            text(r#"{"action":"foo"}"#),
-            "invalid JSON: unknown consumer action: \"foo\""
-        );
-        assert_eq!(
-            text(r#"{"config":{"ack_policy":"foo"}}"#),
-            r#"invalid JSON: can not unmarshal "\"foo\"""#
-        );
-        assert_eq!(
-            text(r#"{"config":{"priority_policy":"foo"}}"#),
-            "invalid JSON: unknown priority policy: \"foo\""
-        );
+        assert_eq!(text(r#"{"config":{"bogus":1}}"#), "invalid JSON: json: unknown field \"bogus\"");
+        assert_eq!(text(r#"{"action":"foo"}"#), "invalid JSON: unknown consumer action: \"foo\"");
+        assert_eq!(text(r#"{"config":{"ack_policy":"foo"}}"#), r#"invalid JSON: can not unmarshal "\"foo\"""#);
+        assert_eq!(text(r#"{"config":{"priority_policy":"foo"}}"#), "invalid JSON: unknown priority policy: \"foo\"");
         assert!(parse("").unwrap().stream_name.is_empty());
     }
 
     #[test]
     fn info_has_the_keys_that_clients_require() {
-        let text = json::to_string(&ConsumerInfo {
-            stream_name: "S".into(),
-            name: "c".into(),
-            ..Default::default()
-        });
+        let text = json::to_string(&ConsumerInfo { stream_name: "S".into(), name: "c".into(), ..Default::default() });
         assert_eq!(
             text,
             concat!(

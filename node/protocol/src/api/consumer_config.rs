@@ -72,25 +72,13 @@ fn unknown_priority_policy(word: &str) -> String {
 /// As parsed it may still have zeros and other values that [`crate::api::consumer_rules`] puts right.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(
-    missing_docs,
-    reason = "the fields are the API's, documented there; units are in the type's comment"
-)]
+#[expect(missing_docs, reason = "the fields are the API's, documented there; units are in the type's comment")]
 pub struct ConsumerConfig {
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub durable_name: String,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub name: String,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub description: String,
     pub deliver_policy: DeliverPolicy,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
@@ -104,20 +92,14 @@ pub struct ConsumerConfig {
     pub max_deliver: i64,
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "nullable")]
     pub backoff: Vec<i64>,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub filter_subject: String,
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "nullable")]
     pub filter_subjects: Vec<String>,
     pub replay_policy: ReplayPolicy,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub rate_limit_bps: u64,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub sample_freq: String,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub max_waiting: i64,
@@ -133,15 +115,9 @@ pub struct ConsumerConfig {
     pub max_expires: i64,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub max_bytes: i64,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub deliver_subject: String,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub deliver_group: String,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub idle_heartbeat: i64,
@@ -155,10 +131,7 @@ pub struct ConsumerConfig {
     pub direct: bool,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub sourcing: bool,
-    #[serde(
-        skip_serializing_if = "Metadata::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "Metadata::is_empty", deserialize_with = "nullable")]
     pub metadata: Metadata,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause_until: Option<ApiTime>,
@@ -200,12 +173,8 @@ impl ConsumerConfig {
 
     /// Whether two configurations ask for the same, server-owned metadata aside.
     pub fn is_same_request(&self, current: &Self) -> bool {
-        let bare = |config: &Self| Self {
-            metadata: Metadata::new(),
-            ..config.clone()
-        };
-        bare(self) == bare(current)
-            && level::user_entries(&self.metadata).eq(level::user_entries(&current.metadata))
+        let bare = |config: &Self| Self { metadata: Metadata::new(), ..config.clone() };
+        bare(self) == bare(current) && level::user_entries(&self.metadata).eq(level::user_entries(&current.metadata))
     }
 
     /// A copy with the metadata that only responses show.

@@ -37,20 +37,10 @@ pub fn named_config(
     request: CreateConsumerRequest,
     generated_name: &str,
 ) -> Result<ConsumerConfig, ApiError> {
-    let CreateConsumerRequest {
-        stream_name,
-        mut config,
-        ..
-    } = request;
+    let CreateConsumerRequest { stream_name, mut config, .. } = request;
     let (stream, consumer, filter, durable) = match *route {
-        ApiRoute::ConsumerCreate {
-            stream,
-            consumer,
-            filter,
-        } => (stream, consumer, filter, false),
-        ApiRoute::ConsumerDurableCreate { stream, consumer } => {
-            (stream, Some(consumer), None, true)
-        }
+        ApiRoute::ConsumerCreate { stream, consumer, filter } => (stream, consumer, filter, false),
+        ApiRoute::ConsumerDurableCreate { stream, consumer } => (stream, Some(consumer), None, true),
         _ => return Err(error::BAD_REQUEST),
     };
     if stream != stream_name {
@@ -157,18 +147,10 @@ fn put_defaults_in(config: &mut ConsumerConfig, stream: &StreamConfig) {
     }
     if config.max_ack_pending == 0 && acknowledges {
         let limit = stream.consumer_limits.max_ack_pending;
-        config.max_ack_pending = if limit > 0 {
-            limit
-        } else {
-            DEFAULT_MAX_ACK_PENDING
-        };
+        config.max_ack_pending = if limit > 0 { limit } else { DEFAULT_MAX_ACK_PENDING };
     }
-    for limit in [
-        &mut config.max_batch,
-        &mut config.max_expires,
-        &mut config.max_bytes,
-        &mut config.inactive_threshold,
-    ] {
+    for limit in [&mut config.max_batch, &mut config.max_expires, &mut config.max_bytes, &mut config.inactive_threshold]
+    {
         *limit = (*limit).max(0);
     }
     if config.inactive_threshold == 0 {
@@ -183,11 +165,7 @@ fn put_defaults_in(config: &mut ConsumerConfig, stream: &StreamConfig) {
     }
 }
 
-fn check_replicas(
-    config: &ConsumerConfig,
-    stream: &StreamConfig,
-    clustered: bool,
-) -> Result<(), ApiError> {
+fn check_replicas(config: &ConsumerConfig, stream: &StreamConfig, clustered: bool) -> Result<(), ApiError> {
     if config.num_replicas < 0 {
         return Err(error::REPLICAS_COUNT_NEGATIVE);
     }
@@ -227,11 +205,7 @@ fn check_push(config: &ConsumerConfig, stream: &StreamConfig) -> Result<(), ApiE
     if subject::has_wildcards(deliver) {
         return Err(error::CONSUMER_DELIVER_TO_WILDCARDS);
     }
-    if stream
-        .subjects
-        .iter()
-        .any(|stored| subject::overlaps(stored.as_bytes(), deliver))
-    {
+    if stream.subjects.iter().any(|stored| subject::overlaps(stored.as_bytes(), deliver)) {
         return Err(error::CONSUMER_DELIVER_CYCLE);
     }
     if config.max_waiting != 0 {
@@ -264,10 +238,7 @@ fn check_filters(config: &ConsumerConfig) -> Result<(), ApiError> {
         if !subject::is_valid(filter.as_bytes()) {
             return Err(error::stream_invalid_config("invalid subject"));
         }
-        if filters[..index]
-            .iter()
-            .any(|other| subject::overlaps(other.as_bytes(), filter.as_bytes()))
-        {
+        if filters[..index].iter().any(|other| subject::overlaps(other.as_bytes(), filter.as_bytes())) {
             return Err(error::CONSUMER_OVERLAPPING_FILTERS);
         }
     }
@@ -289,18 +260,14 @@ fn check_start(config: &ConsumerConfig) -> Result<(), ApiError> {
         )))
     };
     let (has_seq, has_time) = (config.opt_start_seq > 0, config.opt_start_time.is_some());
-    let (wants_seq, wants_time) = (
-        config.deliver_policy == DeliverPolicy::ByStartSequence,
-        config.deliver_policy == DeliverPolicy::ByStartTime,
-    );
+    let (wants_seq, wants_time) =
+        (config.deliver_policy == DeliverPolicy::ByStartSequence, config.deliver_policy == DeliverPolicy::ByStartTime);
     match (wants_seq, has_seq, wants_time, has_time) {
         (true, false, ..) => refuse("start sequence is not set"),
         (false, true, ..) => refuse("start sequence is also set"),
         (.., true, false) => refuse("start time is not set"),
         (.., false, true) => refuse("start time is also set"),
-        _ if config.deliver_policy == DeliverPolicy::LastPerSubject
-            && config.filters().is_empty() =>
-        {
+        _ if config.deliver_policy == DeliverPolicy::LastPerSubject && config.filters().is_empty() => {
             refuse("filter subject is not set")
         }
         _ => Ok(()),
@@ -310,14 +277,10 @@ fn check_start(config: &ConsumerConfig) -> Result<(), ApiError> {
 fn check_stream_limits(config: &ConsumerConfig, stream: &StreamConfig) -> Result<(), ApiError> {
     let limits = &stream.consumer_limits;
     if limits.max_ack_pending > 0 && config.max_ack_pending > limits.max_ack_pending {
-        return Err(error::consumer_max_ack_pending_excess(
-            limits.max_ack_pending,
-        ));
+        return Err(error::consumer_max_ack_pending_excess(limits.max_ack_pending));
     }
     if limits.inactive_threshold > 0 && config.inactive_threshold > limits.inactive_threshold {
-        return Err(error::consumer_inactive_threshold_excess(
-            limits.inactive_threshold,
-        ));
+        return Err(error::consumer_inactive_threshold_excess(limits.inactive_threshold));
     }
     Ok(())
 }
@@ -345,9 +308,7 @@ fn check_sampling(config: &ConsumerConfig) -> Result<(), ApiError> {
     if digits.is_empty() || digits.parse::<i32>().is_ok() {
         return Ok(());
     }
-    Err(error::consumer_invalid_sampling(format_args!(
-        "strconv.Atoi: parsing {digits:?}: invalid syntax"
-    )))
+    Err(error::consumer_invalid_sampling(format_args!("strconv.Atoi: parsing {digits:?}: invalid syntax")))
 }
 
 fn check_priority(config: &ConsumerConfig) -> Result<(), ApiError> {
@@ -367,8 +328,7 @@ fn check_priority(config: &ConsumerConfig) -> Result<(), ApiError> {
         if group.is_empty() {
             return Err(error::CONSUMER_EMPTY_GROUP_NAME);
         }
-        let allowed =
-            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'/' | b'=');
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'/' | b'=');
         if group.len() > GROUP_NAME_BYTES_MAX || !group.bytes().all(allowed) {
             return Err(error::CONSUMER_INVALID_GROUP_NAME);
         }
@@ -408,47 +368,26 @@ pub fn decide_consumer_change(
 fn check_transition(current: &ConsumerConfig, wanted: &ConsumerConfig) -> Result<(), ApiError> {
     match (current.is_push(), wanted.is_push()) {
         (false, true) => {
-            return Err(error::consumer_create(
-                "can not update pull consumer to push based",
-            ));
+            return Err(error::consumer_create("can not update pull consumer to push based"));
         }
         (true, false) => {
-            return Err(error::consumer_create(
-                "can not update push consumer to pull based",
-            ));
+            return Err(error::consumer_create("can not update push consumer to pull based"));
         }
         _ => {}
     }
     let fixed = [
-        (
-            current.deliver_policy != wanted.deliver_policy,
-            "deliver policy",
-        ),
-        (
-            current.opt_start_seq != wanted.opt_start_seq,
-            "start sequence",
-        ),
-        (
-            current.opt_start_time != wanted.opt_start_time,
-            "start time",
-        ),
+        (current.deliver_policy != wanted.deliver_policy, "deliver policy"),
+        (current.opt_start_seq != wanted.opt_start_seq, "start sequence"),
+        (current.opt_start_time != wanted.opt_start_time, "start time"),
         (current.ack_policy != wanted.ack_policy, "ack policy"),
-        (
-            current.replay_policy != wanted.replay_policy,
-            "replay policy",
-        ),
-        (
-            current.idle_heartbeat != wanted.idle_heartbeat,
-            "heart beats",
-        ),
+        (current.replay_policy != wanted.replay_policy, "replay policy"),
+        (current.idle_heartbeat != wanted.idle_heartbeat, "heart beats"),
         (current.flow_control != wanted.flow_control, "flow control"),
         (current.max_waiting != wanted.max_waiting, "max waiting"),
         (current.mem_storage != wanted.mem_storage, "storage type"),
     ];
     match fixed.iter().find(|(differs, _)| *differs) {
-        Some((_, what)) => Err(error::consumer_create(format_args!(
-            "{what} can not be updated"
-        ))),
+        Some((_, what)) => Err(error::consumer_create(format_args!("{what} can not be updated"))),
         None => Ok(()),
     }
 }

@@ -21,10 +21,7 @@ impl ResponseType {
 /// A response with `payload`, which must serialize as a JSON object.
 pub fn success<T: Serialize>(kind: ResponseType, payload: &T) -> String {
     let body = json::to_string(payload);
-    let fields = body
-        .strip_prefix('{')
-        .and_then(|rest| rest.strip_suffix('}'))
-        .unwrap_or_default();
+    let fields = body.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or_default();
     let comma = if fields.is_empty() { "" } else { "," };
     format!("{{\"type\":\"{SCHEMA_PREFIX}{}\"{comma}{fields}}}", kind.0)
 }
@@ -32,10 +29,25 @@ pub fn success<T: Serialize>(kind: ResponseType, payload: &T) -> String {
 /// A response that refuses.
 pub fn failure(kind: ResponseType, error: &ApiError) -> String {
     format!(
-        "{{\"type\":\"{SCHEMA_PREFIX}{}\",\"error\":{}}}",
+        "{{\"type\":\"{SCHEMA_PREFIX}{}\",\"error\":{}{}}}",
         kind.0,
-        json::to_string(error)
+        json::to_string(error),
+        fields_of_failure(kind)
     )
+}
+
+/// Fields that a response shows even when it refuses: clients may decode them without a look at `error`.
+fn fields_of_failure(kind: ResponseType) -> &'static str {
+    match kind.0 {
+        "stream_info_response" => ",\"total\":0,\"offset\":0,\"limit\":0",
+        "stream_names_response" => ",\"total\":0,\"offset\":0,\"limit\":0,\"streams\":null",
+        "stream_list_response" => ",\"total\":0,\"offset\":0,\"limit\":0,\"streams\":[]",
+        "consumer_names_response" | "consumer_list_response" => {
+            ",\"total\":0,\"offset\":0,\"limit\":0,\"consumers\":[]"
+        }
+        "stream_purge_response" => ",\"purged\":0",
+        _ => "",
+    }
 }
 
 /// Either of the two.
@@ -73,17 +85,15 @@ mod tests {
             success(kind, &Success::YES),
             r#"{"type":"io.nats.jetstream.api.v1.stream_delete_response","success":true}"#
         );
-        assert_eq!(
-            success(kind, &Nothing {}),
-            r#"{"type":"io.nats.jetstream.api.v1.stream_delete_response"}"#
-        );
+        assert_eq!(success(kind, &Nothing {}), r#"{"type":"io.nats.jetstream.api.v1.stream_delete_response"}"#);
         assert_eq!(
             respond::<Success>(kind, &Err(error::STREAM_NOT_FOUND)),
             r#"{"type":"io.nats.jetstream.api.v1.stream_delete_response","error":{"code":404,"err_code":10059,"description":"stream not found"}}"#
         );
         assert_eq!(
-            kind.schema(),
-            "io.nats.jetstream.api.v1.stream_delete_response"
+            failure(ResponseType("stream_purge_response"), &error::STREAM_NOT_FOUND),
+            r#"{"type":"io.nats.jetstream.api.v1.stream_purge_response","error":{"code":404,"err_code":10059,"description":"stream not found"},"purged":0}"#
         );
+        assert_eq!(kind.schema(), "io.nats.jetstream.api.v1.stream_delete_response");
     }
 }

@@ -22,19 +22,11 @@ pub struct ApiError {
 impl ApiError {
     /// An error with a fixed text.
     pub const fn new(code: u16, err_code: u16, description: &'static str) -> Self {
-        Self {
-            code,
-            err_code,
-            description: Cow::Borrowed(description),
-        }
+        Self { code, err_code, description: Cow::Borrowed(description) }
     }
 
     fn with(code: u16, err_code: u16, description: String) -> Self {
-        Self {
-            code,
-            err_code,
-            description: Cow::Owned(description),
-        }
+        Self { code, err_code, description: Cow::Owned(description) }
     }
 }
 
@@ -221,11 +213,7 @@ pub fn consumer_invalid_policy(why: impl Display) -> ApiError {
 
 /// `10095`: the sampling frequency is unreadable.
 pub fn consumer_invalid_sampling(why: impl Display) -> ApiError {
-    ApiError::with(
-        400,
-        10095,
-        format!("failed to parse consumer sampling configuration: {why}"),
-    )
+    ApiError::with(400, 10095, format!("failed to parse consumer sampling configuration: {why}"))
 }
 
 /// `10110`: a purge failed, in words.
@@ -235,30 +223,18 @@ pub fn stream_purge_failed(why: impl Display) -> ApiError {
 
 /// `10111`: no such rollup.
 pub fn rollup_value_invalid(value: &[u8]) -> ApiError {
-    ApiError::with(
-        500,
-        10111,
-        format!("rollup value invalid: {:?}", String::from_utf8_lossy(value)),
-    )
+    ApiError::with(500, 10111, format!("rollup value invalid: {:?}", String::from_utf8_lossy(value)))
 }
 
 /// `10121`: `max_ack_pending` is above the stream's limit.
 pub fn consumer_max_ack_pending_excess(limit: i64) -> ApiError {
-    ApiError::with(
-        400,
-        10121,
-        format!("consumer max ack pending exceeds system limit of {limit}"),
-    )
+    ApiError::with(400, 10121, format!("consumer max ack pending exceeds system limit of {limit}"))
 }
 
 /// `10153`: `inactive_threshold` is above the stream's limit, in nanoseconds.
 pub fn consumer_inactive_threshold_excess(limit_ns: i64) -> ApiError {
     let limit = duration::format(limit_ns);
-    ApiError::with(
-        400,
-        10153,
-        format!("consumer inactive threshold exceeds system limit of {limit}"),
-    )
+    ApiError::with(400, 10153, format!("consumer inactive threshold exceeds system limit of {limit}"))
 }
 
 /// `10157`: pedantic mode refuses to correct a value silently.
@@ -268,20 +244,12 @@ pub fn pedantic(why: impl Display) -> ApiError {
 
 /// `10177`: a header that may not be used in an atomic batch.
 pub fn atomic_publish_unsupported_header(header: &str) -> ApiError {
-    ApiError::with(
-        400,
-        10177,
-        format!("atomic publish unsupported header used: {header}"),
-    )
+    ApiError::with(400, 10177, format!("atomic publish unsupported header used: {header}"))
 }
 
 /// `10199`: an atomic batch has too many messages.
 pub fn atomic_publish_too_large(size: usize) -> ApiError {
-    ApiError::with(
-        400,
-        10199,
-        format!("atomic publish batch is too large: {size}"),
-    )
+    ApiError::with(400, 10199, format!("atomic publish batch is too large: {size}"))
 }
 
 #[cfg(test)]
@@ -291,17 +259,11 @@ mod tests {
     #[test]
     fn codes_are_distinct_and_texts_are_said_once() {
         for (index, error) in ALL.iter().enumerate() {
-            assert!(
-                (400..600).contains(&error.code) && (10_001..10_300).contains(&error.err_code),
-                "{error}"
-            );
+            assert!((400..600).contains(&error.code) && (10_001..10_300).contains(&error.err_code), "{error}");
             for other in &ALL[..index] {
                 assert!(error.description != other.description, "{error}");
                 // 10077 has one text per limit.
-                assert!(
-                    error.err_code != other.err_code || error.err_code == 10_077,
-                    "{error} {other}"
-                );
+                assert!(error.err_code != other.err_code || error.err_code == 10_077, "{error} {other}");
             }
         }
     }
@@ -309,18 +271,9 @@ mod tests {
     #[test]
     fn json_form() {
         let json = crate::json::to_string(&STREAM_NOT_FOUND);
-        assert_eq!(
-            json,
-            r#"{"code":404,"err_code":10059,"description":"stream not found"}"#
-        );
-        assert_eq!(
-            crate::json::from_slice::<ApiError>(json.as_bytes()).unwrap(),
-            STREAM_NOT_FOUND
-        );
-        assert_eq!(
-            rollup_value_invalid(b"bogus").description,
-            "rollup value invalid: \"bogus\""
-        );
+        assert_eq!(json, r#"{"code":404,"err_code":10059,"description":"stream not found"}"#);
+        assert_eq!(crate::json::from_slice::<ApiError>(json.as_bytes()).unwrap(), STREAM_NOT_FOUND);
+        assert_eq!(rollup_value_invalid(b"bogus").description, "rollup value invalid: \"bogus\"");
         assert_eq!(
             consumer_inactive_threshold_excess(1_000_000_000).description,
             "consumer inactive threshold exceeds system limit of 1s"

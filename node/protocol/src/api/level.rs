@@ -25,9 +25,7 @@ pub fn is_supported(headers: &[u8]) -> bool {
     };
     match std::str::from_utf8(required) {
         Ok("") => true,
-        Ok(text) => text
-            .parse::<u32>()
-            .is_ok_and(|required| required <= API_LEVEL),
+        Ok(text) => text.parse::<i64>().is_ok_and(|required| required <= i64::from(API_LEVEL)),
         Err(_) => false,
     }
 }
@@ -37,11 +35,7 @@ pub fn is_supported(headers: &[u8]) -> bool {
 /// # Errors
 /// `10185 JetStream minimum api level required`.
 pub fn check(headers: &[u8]) -> Result<(), ApiError> {
-    if is_supported(headers) {
-        Ok(())
-    } else {
-        Err(error::REQUIRED_API_LEVEL)
-    }
+    if is_supported(headers) { Ok(()) } else { Err(error::REQUIRED_API_LEVEL) }
 }
 
 /// Records the level a configuration needs and drops the response-only keys, for storing.
@@ -67,10 +61,7 @@ pub fn user_entries(metadata: &Metadata) -> impl Iterator<Item = (&str, &str)> {
 
 /// Bytes of all keys and values.
 pub(crate) fn size(metadata: &Metadata) -> usize {
-    metadata
-        .iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum()
+    metadata.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// Most bytes of metadata.
@@ -89,10 +80,10 @@ mod tests {
             check(&builder.finish())
         };
         assert_eq!(check(b""), Ok(()));
-        for level in ["0", "3", "4", ""] {
+        for level in ["0", "3", "4", "", "-1"] {
             assert_eq!(with(level), Ok(()), "{level}");
         }
-        for level in ["5", "9", "x", "-1"] {
+        for level in ["5", "9", "x", "1.5"] {
             assert_eq!(with(level), Err(error::REQUIRED_API_LEVEL), "{level}");
         }
     }

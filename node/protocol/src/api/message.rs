@@ -66,37 +66,17 @@ pub fn parse_msg_get(body: &[u8]) -> Result<Pick, ApiError> {
     }
     let value: serde_json::Map<String, serde_json::Value> = parse_body(body)?;
     if let Some(unknown) = value.keys().find(|key| !FIELDS.contains(&key.as_str())) {
-        return Err(error::invalid_json(&format!(
-            "json: unknown field {unknown:?}"
-        )));
+        return Err(error::invalid_json(&format!("json: unknown field {unknown:?}")));
     }
     let selector: MsgSelector = parse_body(body)?;
-    if selector.batch != 0
-        || selector.max_bytes != 0
-        || !selector.multi_last.is_empty()
-        || selector.no_hdr
-    {
+    if selector.batch != 0 || selector.max_bytes != 0 || !selector.multi_last.is_empty() || selector.no_hdr {
         return Err(error::BAD_REQUEST);
     }
-    let MsgSelector {
-        seq,
-        last_by_subj,
-        next_by_subj,
-        start_time,
-        ..
-    } = selector;
-    match (
-        seq,
-        last_by_subj.is_empty(),
-        next_by_subj.is_empty(),
-        start_time,
-    ) {
+    let MsgSelector { seq, last_by_subj, next_by_subj, start_time, .. } = selector;
+    match (seq, last_by_subj.is_empty(), next_by_subj.is_empty(), start_time) {
         (1.., true, true, None) => Ok(Pick::Seq(seq)),
         (0, false, true, None) => Ok(Pick::LastBySubject(last_by_subj)),
-        (_, true, false, None) => Ok(Pick::NextBySubject {
-            seq: seq.max(1),
-            subject: next_by_subj,
-        }),
+        (_, true, false, None) => Ok(Pick::NextBySubject { seq: seq.max(1), subject: next_by_subj }),
         (0, true, true, Some(time)) => Ok(Pick::Since(time.ns().unwrap_or(0))),
         _ => Err(error::BAD_REQUEST),
     }
@@ -117,20 +97,10 @@ pub struct StoredMessage {
     /// Its sequence.
     pub seq: u64,
     /// Its header block.
-    #[serde(
-        rename = "hdrs",
-        default,
-        with = "json::base64_bytes",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(rename = "hdrs", default, with = "json::base64_bytes", skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<u8>,
     /// Its body.
-    #[serde(
-        rename = "data",
-        default,
-        with = "json::base64_bytes",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(rename = "data", default, with = "json::base64_bytes", skip_serializing_if = "Vec::is_empty")]
     pub payload: Vec<u8>,
     /// When it was stored.
     pub time: ApiTime,
@@ -158,11 +128,7 @@ impl MsgDeleteRequest {
             return Err(error::BAD_REQUEST);
         }
         let request: Self = parse_body(body)?;
-        if request.seq == 0 {
-            Err(error::BAD_REQUEST)
-        } else {
-            Ok(request)
-        }
+        if request.seq == 0 { Err(error::BAD_REQUEST) } else { Ok(request) }
     }
 }
 
@@ -174,21 +140,9 @@ mod tests {
     fn exactly_one_message_is_picked() {
         let pick = |body: &str| parse_msg_get(body.as_bytes());
         assert_eq!(pick(r#"{"seq":6}"#), Ok(Pick::Seq(6)));
-        assert_eq!(
-            pick(r#"{"last_by_subj":"a"}"#),
-            Ok(Pick::LastBySubject("a".into()))
-        );
-        assert_eq!(
-            pick(r#"{"next_by_subj":"a"}"#),
-            Ok(Pick::NextBySubject {
-                seq: 1,
-                subject: "a".into()
-            })
-        );
-        assert_eq!(
-            pick(r#"{"start_time":"2020-01-01T00:00:00Z"}"#),
-            Ok(Pick::Since(1_577_836_800_000_000_000))
-        );
+        assert_eq!(pick(r#"{"last_by_subj":"a"}"#), Ok(Pick::LastBySubject("a".into())));
+        assert_eq!(pick(r#"{"next_by_subj":"a"}"#), Ok(Pick::NextBySubject { seq: 1, subject: "a".into() }));
+        assert_eq!(pick(r#"{"start_time":"2020-01-01T00:00:00Z"}"#), Ok(Pick::Since(1_577_836_800_000_000_000)));
         for bad in [
             "",
             "{}",
@@ -200,10 +154,7 @@ mod tests {
         ] {
             assert_eq!(pick(bad), Err(error::BAD_REQUEST), "{bad}");
         }
-        assert_eq!(
-            pick(r#"{"bogus":1}"#).unwrap_err().description,
-            "invalid JSON: json: unknown field \"bogus\""
-        );
+        assert_eq!(pick(r#"{"bogus":1}"#).unwrap_err().description, "invalid JSON: json: unknown field \"bogus\"");
         assert_eq!(pick(r#"{"start_time":"x"}"#).unwrap_err().err_code, 10025);
     }
 
@@ -225,16 +176,7 @@ mod tests {
     #[test]
     fn deletes_need_a_sequence() {
         assert_eq!(MsgDeleteRequest::parse(b"{}"), Err(error::BAD_REQUEST));
-        assert_eq!(
-            MsgDeleteRequest::parse(br#"{"no_erase":true}"#),
-            Err(error::BAD_REQUEST)
-        );
-        assert_eq!(
-            MsgDeleteRequest::parse(br#"{"seq":2}"#),
-            Ok(MsgDeleteRequest {
-                seq: 2,
-                no_erase: false
-            })
-        );
+        assert_eq!(MsgDeleteRequest::parse(br#"{"no_erase":true}"#), Err(error::BAD_REQUEST));
+        assert_eq!(MsgDeleteRequest::parse(br#"{"seq":2}"#), Ok(MsgDeleteRequest { seq: 2, no_erase: false }));
     }
 }

@@ -48,11 +48,7 @@ impl Page {
     /// The page of a list of `total` items that starts at `offset`; beyond the end it is empty.
     pub fn new(total: usize, offset: i64, limit: usize) -> Self {
         let offset = usize::try_from(offset).unwrap_or(0).min(total);
-        Self {
-            total,
-            offset,
-            limit,
-        }
+        Self { total, offset, limit }
     }
 
     /// The items of `list` on this page.
@@ -68,8 +64,16 @@ pub struct StreamNamesResponse {
     /// Which part this is.
     #[serde(flatten)]
     pub page: Page,
-    /// Names, sorted.
+    /// Names, sorted; `null` in a list that has none, as nats-server puts it.
+    #[serde(serialize_with = "null_if_empty")]
     pub streams: Vec<String>,
+}
+
+fn null_if_empty<S: serde::Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    match names {
+        [] => serializer.serialize_none(),
+        names => serializer.collect_seq(names),
+    }
 }
 
 /// `STREAM.LIST`.
@@ -117,26 +121,15 @@ mod tests {
         let list = [1, 2, 3];
         assert_eq!(Page::new(3, -1, 2).of(&list), [1, 2]);
         assert_eq!(Page::new(3, 2, 2).of(&list), [3]);
-        assert_eq!(
-            Page::new(3, 10, 2),
-            Page {
-                total: 3,
-                offset: 3,
-                limit: 2
-            }
-        );
+        assert_eq!(Page::new(3, 10, 2), Page { total: 3, offset: 3, limit: 2 });
         assert!(Page::new(3, i64::MAX, 2).of(&list).is_empty());
     }
 
     #[test]
     fn names_response_keys() {
-        let response = StreamNamesResponse {
-            page: Page::new(1, 0, NAMES_LIMIT),
-            streams: vec!["s1".into()],
-        };
-        assert_eq!(
-            json::to_string(&response),
-            r#"{"total":1,"offset":0,"limit":1024,"streams":["s1"]}"#
-        );
+        let response = StreamNamesResponse { page: Page::new(1, 0, NAMES_LIMIT), streams: vec!["s1".into()] };
+        assert_eq!(json::to_string(&response), r#"{"total":1,"offset":0,"limit":1024,"streams":["s1"]}"#);
+        let none = StreamNamesResponse { page: Page::new(0, 0, NAMES_LIMIT), streams: Vec::new() };
+        assert_eq!(json::to_string(&none), r#"{"total":0,"offset":0,"limit":1024,"streams":null}"#);
     }
 }

@@ -147,11 +147,7 @@ impl<'a> ApiRoute<'a> {
             "LIST" => Self::ConsumerList { stream: names },
             _ => return None,
         };
-        Some(if is_token(names) {
-            route
-        } else {
-            Self::Unknown
-        })
+        Some(if is_token(names) { route } else { Self::Unknown })
     }
 
     fn consumer_create(names: &'a str) -> Self {
@@ -159,30 +155,23 @@ impl<'a> ApiRoute<'a> {
             Some((stream, rest)) => (stream, Some(rest)),
             None => (names, None),
         };
-        let (consumer, filter) = match rest.map(|rest| {
-            rest.split_once('.')
-                .map_or((rest, None), |(c, f)| (c, Some(f)))
-        }) {
+        let (consumer, filter) = match rest.map(|rest| rest.split_once('.').map_or((rest, None), |(c, f)| (c, Some(f))))
+        {
             Some((consumer, filter)) => (Some(consumer), filter),
             None => (None, None),
         };
         if stream.is_empty() || consumer == Some("") || filter == Some("") {
             return Self::Unknown;
         }
-        Self::ConsumerCreate {
-            stream,
-            consumer,
-            filter,
-        }
+        Self::ConsumerCreate { stream, consumer, filter }
     }
 
     fn direct(rest: &'a str) -> Self {
         let Some(names) = rest.strip_prefix("GET.") else {
             return Self::Unknown;
         };
-        let (stream, subject) = names
-            .split_once('.')
-            .map_or((names, None), |(stream, subject)| (stream, Some(subject)));
+        let (stream, subject) =
+            names.split_once('.').map_or((names, None), |(stream, subject)| (stream, Some(subject)));
         if stream.is_empty() || subject == Some("") {
             return Self::Unknown;
         }
@@ -195,8 +184,7 @@ impl<'a> ApiRoute<'a> {
             "LIST" => return Self::StreamList,
             _ => {}
         }
-        let Some((verb, stream)) = rest.rsplit_once('.').filter(|(_, stream)| is_token(stream))
-        else {
+        let Some((verb, stream)) = rest.rsplit_once('.').filter(|(_, stream)| is_token(stream)) else {
             return Self::Unknown;
         };
         match verb {
@@ -245,9 +233,9 @@ impl<'a> ApiRoute<'a> {
         ResponseType(match self {
             Self::Info => "account_info_response",
             Self::StreamCreate { .. } => "stream_create_response",
-            Self::StreamUpdate { .. }
-            | Self::AccountStreamMove { .. }
-            | Self::AccountStreamCancelMove { .. } => "stream_update_response",
+            Self::StreamUpdate { .. } | Self::AccountStreamMove { .. } | Self::AccountStreamCancelMove { .. } => {
+                "stream_update_response"
+            }
             Self::StreamNames => "stream_names_response",
             Self::StreamList => "stream_list_response",
             Self::StreamInfo { .. } => "stream_info_response",
@@ -262,9 +250,7 @@ impl<'a> ApiRoute<'a> {
             Self::StreamPeerRemove { .. } => "stream_remove_peer_response",
             Self::StreamPeerEvacuate { .. } => "stream_evacuate_peer_response",
             Self::StreamCancelMove { .. } => "stream_cancel_move_response",
-            Self::ConsumerCreate { .. } | Self::ConsumerDurableCreate { .. } => {
-                "consumer_create_response"
-            }
+            Self::ConsumerCreate { .. } | Self::ConsumerDurableCreate { .. } => "consumer_create_response",
             Self::ConsumerNames { .. } => "consumer_names_response",
             Self::ConsumerList { .. } => "consumer_list_response",
             Self::ConsumerInfo { .. } => "consumer_info_response",
@@ -287,8 +273,7 @@ fn is_token(text: &str) -> bool {
 }
 
 fn two_tokens(text: &str) -> Option<(&str, &str)> {
-    text.split_once('.')
-        .filter(|(first, second)| is_token(first) && is_token(second))
+    text.split_once('.').filter(|(first, second)| is_token(first) && is_token(second))
 }
 
 #[cfg(test)]
@@ -316,80 +301,35 @@ mod tests {
             ("STREAM.MSG.DELETE.S", "StreamMsgDelete { stream: \"S\" }"),
             ("STREAM.SNAPSHOT.S", "StreamSnapshot { stream: \"S\" }"),
             ("STREAM.RESTORE.S", "StreamRestore { stream: \"S\" }"),
-            (
-                "STREAM.LEADER.STEPDOWN.S",
-                "StreamLeaderStepdown { stream: \"S\" }",
-            ),
+            ("STREAM.LEADER.STEPDOWN.S", "StreamLeaderStepdown { stream: \"S\" }"),
             ("STREAM.PEER.REMOVE.S", "StreamPeerRemove { stream: \"S\" }"),
-            (
-                "STREAM.PEER.EVACUATE.S",
-                "StreamPeerEvacuate { stream: \"S\" }",
-            ),
+            ("STREAM.PEER.EVACUATE.S", "StreamPeerEvacuate { stream: \"S\" }"),
             ("STREAM.CANCEL_MOVE.S", "StreamCancelMove { stream: \"S\" }"),
             ("DIRECT.GET.S", "DirectGet { stream: \"S\", subject: None }"),
-            (
-                "DIRECT.GET.KV_b.$KV.b.k",
-                "DirectGet { stream: \"KV_b\", subject: Some(\"$KV.b.k\") }",
-            ),
-            (
-                "CONSUMER.CREATE.S",
-                "ConsumerCreate { stream: \"S\", consumer: None, filter: None }",
-            ),
-            (
-                "CONSUMER.CREATE.S.C",
-                "ConsumerCreate { stream: \"S\", consumer: Some(\"C\"), filter: None }",
-            ),
+            ("DIRECT.GET.KV_b.$KV.b.k", "DirectGet { stream: \"KV_b\", subject: Some(\"$KV.b.k\") }"),
+            ("CONSUMER.CREATE.S", "ConsumerCreate { stream: \"S\", consumer: None, filter: None }"),
+            ("CONSUMER.CREATE.S.C", "ConsumerCreate { stream: \"S\", consumer: Some(\"C\"), filter: None }"),
             (
                 "CONSUMER.CREATE.S.C.a.>",
                 "ConsumerCreate { stream: \"S\", consumer: Some(\"C\"), filter: Some(\"a.>\") }",
             ),
-            (
-                "CONSUMER.DURABLE.CREATE.S.C",
-                "ConsumerDurableCreate { stream: \"S\", consumer: \"C\" }",
-            ),
+            ("CONSUMER.DURABLE.CREATE.S.C", "ConsumerDurableCreate { stream: \"S\", consumer: \"C\" }"),
             ("CONSUMER.NAMES.S", "ConsumerNames { stream: \"S\" }"),
             ("CONSUMER.LIST.S", "ConsumerList { stream: \"S\" }"),
-            (
-                "CONSUMER.INFO.S.C",
-                "ConsumerInfo { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.DELETE.S.C",
-                "ConsumerDelete { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.MSG.NEXT.S.C",
-                "ConsumerMsgNext { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.PAUSE.S.C",
-                "ConsumerPause { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.UNPIN.S.C",
-                "ConsumerUnpin { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.RESET.S.C",
-                "ConsumerReset { stream: \"S\", consumer: \"C\" }",
-            ),
-            (
-                "CONSUMER.LEADER.STEPDOWN.S.C",
-                "ConsumerLeaderStepdown { stream: \"S\", consumer: \"C\" }",
-            ),
+            ("CONSUMER.INFO.S.C", "ConsumerInfo { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.DELETE.S.C", "ConsumerDelete { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.MSG.NEXT.S.C", "ConsumerMsgNext { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.PAUSE.S.C", "ConsumerPause { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.UNPIN.S.C", "ConsumerUnpin { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.RESET.S.C", "ConsumerReset { stream: \"S\", consumer: \"C\" }"),
+            ("CONSUMER.LEADER.STEPDOWN.S.C", "ConsumerLeaderStepdown { stream: \"S\", consumer: \"C\" }"),
             ("META.LEADER.STEPDOWN", "MetaLeaderStepdown"),
             ("META.RESCUE", "MetaRescue"),
             ("SERVER.REMOVE", "ServerRemove"),
             ("SERVER.EVACUATE", "ServerEvacuate"),
             ("ACCOUNT.PURGE.A", "AccountPurge { account: \"A\" }"),
-            (
-                "ACCOUNT.STREAM.MOVE.A.S",
-                "AccountStreamMove { account: \"A\", stream: \"S\" }",
-            ),
-            (
-                "ACCOUNT.STREAM.CANCEL_MOVE.A.S",
-                "AccountStreamCancelMove { account: \"A\", stream: \"S\" }",
-            ),
+            ("ACCOUNT.STREAM.MOVE.A.S", "AccountStreamMove { account: \"A\", stream: \"S\" }"),
+            ("ACCOUNT.STREAM.CANCEL_MOVE.A.S", "AccountStreamCancelMove { account: \"A\", stream: \"S\" }"),
         ] {
             assert_eq!(route(rest), want, "{rest}");
         }

@@ -152,22 +152,13 @@ impl StreamInfoRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct PurgeRequest {
     /// Only these subjects.
-    #[serde(
-        deserialize_with = "json::nullable",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(deserialize_with = "json::nullable", skip_serializing_if = "String::is_empty")]
     pub filter: String,
     /// Only sequences below this one; zero means all.
-    #[serde(
-        deserialize_with = "json::nullable",
-        skip_serializing_if = "is_default"
-    )]
+    #[serde(deserialize_with = "json::nullable", skip_serializing_if = "is_default")]
     pub seq: u64,
     /// Keep this many.
-    #[serde(
-        deserialize_with = "json::nullable",
-        skip_serializing_if = "is_default"
-    )]
+    #[serde(deserialize_with = "json::nullable", skip_serializing_if = "is_default")]
     pub keep: u64,
 }
 
@@ -178,11 +169,7 @@ impl PurgeRequest {
     /// `10025 invalid JSON: …`, or `10003` when both `seq` and `keep` are given.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let request: Self = parse_optional_body(body)?;
-        if request.seq > 0 && request.keep > 0 {
-            Err(error::BAD_REQUEST)
-        } else {
-            Ok(request)
-        }
+        if request.seq > 0 && request.keep > 0 { Err(error::BAD_REQUEST) } else { Ok(request) }
     }
 }
 
@@ -214,10 +201,7 @@ impl StepdownRequest {
 
     /// The preferred next leader, by node name.
     pub fn preferred(&self) -> Option<&str> {
-        self.placement
-            .as_ref()
-            .map(|placement| placement.preferred.as_str())
-            .filter(|name| !name.is_empty())
+        self.placement.as_ref().map(|placement| placement.preferred.as_str()).filter(|name| !name.is_empty())
     }
 }
 
@@ -243,11 +227,7 @@ impl PeerRequest {
             return Err(error::BAD_REQUEST);
         }
         let request: Self = parse_body(body)?;
-        if request.peer.is_empty() && request.peer_id.is_empty() {
-            Err(error::BAD_REQUEST)
-        } else {
-            Ok(request)
-        }
+        if request.peer.is_empty() && request.peer_id.is_empty() { Err(error::BAD_REQUEST) } else { Ok(request) }
     }
 }
 
@@ -257,17 +237,8 @@ mod tests {
 
     #[test]
     fn an_empty_stream_in_json() {
-        let info = StreamInfo {
-            config: StreamConfig {
-                name: "s".into(),
-                ..Default::default()
-            },
-            ..Default::default()
-        };
-        let text = json::to_string(&StreamCreateResponse {
-            info,
-            did_create: true,
-        });
+        let info = StreamInfo { config: StreamConfig { name: "s".into(), ..Default::default() }, ..Default::default() };
+        let text = json::to_string(&StreamCreateResponse { info, did_create: true });
         assert!(
             text.ends_with(concat!(
                 r#""created":"0001-01-01T00:00:00Z","state":{"messages":0,"bytes":0,"first_seq":0,"#,
@@ -283,29 +254,16 @@ mod tests {
         assert_eq!(PurgeRequest::parse(b""), Ok(PurgeRequest::default()));
         assert_eq!(
             PurgeRequest::parse(br#"{"filter":"a","keep":2}"#),
-            Ok(PurgeRequest {
-                filter: "a".into(),
-                seq: 0,
-                keep: 2
-            })
+            Ok(PurgeRequest { filter: "a".into(), seq: 0, keep: 2 })
         );
-        assert_eq!(
-            PurgeRequest::parse(br#"{"seq":2,"keep":1}"#),
-            Err(error::BAD_REQUEST)
-        );
+        assert_eq!(PurgeRequest::parse(br#"{"seq":2,"keep":1}"#), Err(error::BAD_REQUEST));
     }
 
     #[test]
     fn other_bodies() {
-        let request =
-            StreamInfoRequest::parse(br#"{"deleted_details":true,"subjects_filter":">"}"#).unwrap();
+        let request = StreamInfoRequest::parse(br#"{"deleted_details":true,"subjects_filter":">"}"#).unwrap();
         assert!(request.deleted_details && request.subjects_filter == ">");
-        assert_eq!(
-            StreamInfoRequest::parse(br#"{"bogus":1}"#)
-                .unwrap_err()
-                .err_code,
-            10025
-        );
+        assert_eq!(StreamInfoRequest::parse(br#"{"bogus":1}"#).unwrap_err().err_code, 10025);
         let stepdown = StepdownRequest::parse(br#"{"placement":{"preferred":"n2"}}"#).unwrap();
         assert_eq!(stepdown.preferred(), Some("n2"));
         assert_eq!(StepdownRequest::parse(b"").unwrap().preferred(), None);

@@ -70,19 +70,13 @@ fn unknown_compression(_: &str) -> &'static str {
 #[serde(default, deny_unknown_fields)]
 pub struct Placement {
     /// Cluster name.
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub cluster: String,
     /// Tags that nodes must carry.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "nullable")]
     pub tags: Vec<String>,
     /// Preferred leader; only in step-down requests.
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub preferred: String,
 }
 
@@ -175,17 +169,11 @@ pub struct ConsumerLimits {
 /// As parsed it may still have zeros and other values that [`crate::api::stream_rules`] puts right.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(
-    missing_docs,
-    reason = "the fields are the API's, documented there; units are in the type's comment"
-)]
+#[expect(missing_docs, reason = "the fields are the API's, documented there; units are in the type's comment")]
 pub struct StreamConfig {
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    #[serde(
-        skip_serializing_if = "String::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "nullable")]
     pub description: String,
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "nullable")]
     pub subjects: Vec<String>,
@@ -253,24 +241,20 @@ pub struct StreamConfig {
     pub persist_mode: PersistMode,
     #[serde(skip_serializing_if = "is_default", deserialize_with = "nullable")]
     pub allow_batched: bool,
-    #[serde(
-        skip_serializing_if = "Metadata::is_empty",
-        deserialize_with = "nullable"
-    )]
+    #[serde(skip_serializing_if = "Metadata::is_empty", deserialize_with = "nullable")]
     pub metadata: Metadata,
 }
 
 /// Prefix of the metadata keys that carry Headwater's own settings. Absent keys mean "unchanged".
 pub const HEADWATER_PREFIX: &str = "headwater.";
+const SYNC_MODE: &str = "headwater.sync_mode";
+const SYNC_INTERVAL: &str = "headwater.sync_interval";
 
 impl StreamConfig {
     /// Whether a create or update with `self` would change `current`: server-owned metadata does not count, nor do
     /// `headwater.*` keys that `self` does not name.
     pub fn is_same_request(&self, current: &Self) -> bool {
-        let bare = |config: &Self| Self {
-            metadata: Metadata::new(),
-            ..config.clone()
-        };
+        let bare = |config: &Self| Self { metadata: Metadata::new(), ..config.clone() };
         bare(self) == bare(current) && {
             let mut merged = self.metadata.clone();
             keep_unnamed_settings(&mut merged, &current.metadata);
@@ -299,11 +283,14 @@ impl StreamConfig {
     }
 }
 
-/// Copies the `headwater.*` keys of `current` that `wanted` does not name.
+/// Copies the `headwater.*` keys of `current` that `wanted` does not name. The interval belongs to its sync mode, so it
+/// goes with it.
 pub(crate) fn keep_unnamed_settings(wanted: &mut Metadata, current: &Metadata) {
+    let other_mode = wanted.get(SYNC_MODE).is_some_and(|mode| current.get(SYNC_MODE) != Some(mode));
     for (key, value) in current
         .iter()
         .filter(|(key, _)| key.starts_with(HEADWATER_PREFIX))
+        .filter(|(key, _)| !(other_mode && key.as_str() == SYNC_INTERVAL))
     {
         wanted.entry(key.clone()).or_insert_with(|| value.clone());
     }
@@ -353,22 +340,10 @@ mod tests {
 
     #[test]
     fn parsing_is_strict() {
-        assert_eq!(
-            refused(r#"{"name":"s1","bogus":1}"#),
-            "invalid JSON: json: unknown field \"bogus\""
-        );
-        assert_eq!(
-            refused(r#"{"name":"x","placement":{"foo":1}}"#),
-            "invalid JSON: json: unknown field \"foo\""
-        );
-        assert_eq!(
-            refused(r#"{"name":"x","retention":"foo"}"#),
-            r#"invalid JSON: can not unmarshal "\"foo\"""#
-        );
-        assert_eq!(
-            refused(r#"{"name":"x","compression":"foo"}"#),
-            "invalid JSON: unknown compression algorithm"
-        );
+        assert_eq!(refused(r#"{"name":"s1","bogus":1}"#), "invalid JSON: json: unknown field \"bogus\"");
+        assert_eq!(refused(r#"{"name":"x","placement":{"foo":1}}"#), "invalid JSON: json: unknown field \"foo\"");
+        assert_eq!(refused(r#"{"name":"x","retention":"foo"}"#), r#"invalid JSON: can not unmarshal "\"foo\"""#);
+        assert_eq!(refused(r#"{"name":"x","compression":"foo"}"#), "invalid JSON: unknown compression algorithm");
         assert_eq!(refused(r#"{"name":"x""#), "invalid JSON: unexpected EOF");
         refused("[]");
         refused("nope");
@@ -385,17 +360,8 @@ mod tests {
         )
         .unwrap();
         assert!(request.pedantic);
-        assert_eq!(
-            request.config,
-            StreamConfig {
-                name: "x".into(),
-                ..StreamConfig::default()
-            }
-        );
-        assert_eq!(
-            StreamConfigRequest::parse(b"").unwrap(),
-            StreamConfigRequest::default()
-        );
+        assert_eq!(request.config, StreamConfig { name: "x".into(), ..StreamConfig::default() });
+        assert_eq!(StreamConfigRequest::parse(b"").unwrap(), StreamConfigRequest::default());
     }
 
     #[test]
@@ -430,72 +396,28 @@ mod tests {
     fn comparison_ignores_what_was_not_asked() {
         let with = |pairs: &[(&str, &str)]| StreamConfig {
             name: "S".into(),
-            metadata: pairs
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
+            metadata: pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..StreamConfig::default()
         };
-        let current = with(&[
-            ("_nats.req.level", "0"),
-            ("headwater.sync_mode", "always"),
-            ("team", "a"),
-        ]);
+        let current = with(&[("_nats.req.level", "0"), ("headwater.sync_mode", "always"), ("team", "a")]);
         assert!(with(&[("team", "a")]).is_same_request(&current));
         assert!(
-            with(&[
-                ("team", "a"),
-                ("_nats.ver", "1"),
-                ("headwater.sync_mode", "always")
-            ])
-            .is_same_request(&current)
+            with(&[("team", "a"), ("_nats.ver", "1"), ("headwater.sync_mode", "always")]).is_same_request(&current)
         );
-        assert!(
-            !with(&[("team", "a"), ("headwater.sync_mode", "noWait")]).is_same_request(&current)
-        );
+        assert!(!with(&[("team", "a"), ("headwater.sync_mode", "noWait")]).is_same_request(&current));
         assert!(!with(&[("team", "b")]).is_same_request(&current));
         assert!(!with(&[]).is_same_request(&current));
-        assert!(
-            !StreamConfig {
-                max_msgs: 5,
-                ..current.clone()
-            }
-            .is_same_request(&current)
-        );
+        assert!(!StreamConfig { max_msgs: 5, ..current.clone() }.is_same_request(&current));
     }
 
     #[test]
     fn levels() {
         assert_eq!(StreamConfig::default().required_level(), 0);
-        assert_eq!(
-            StreamConfig {
-                allow_msg_ttl: true,
-                ..Default::default()
-            }
-            .required_level(),
-            1
-        );
-        assert_eq!(
-            StreamConfig {
-                allow_atomic: true,
-                ..Default::default()
-            }
-            .required_level(),
-            2
-        );
-        assert_eq!(
-            StreamConfig {
-                allow_batched: true,
-                ..Default::default()
-            }
-            .required_level(),
-            4
-        );
+        assert_eq!(StreamConfig { allow_msg_ttl: true, ..Default::default() }.required_level(), 1);
+        assert_eq!(StreamConfig { allow_atomic: true, ..Default::default() }.required_level(), 2);
+        assert_eq!(StreamConfig { allow_batched: true, ..Default::default() }.required_level(), 4);
         let shown = StreamConfig::default().for_response();
-        assert_eq!(
-            shown.metadata.get("_nats.level").map(String::as_str),
-            Some("4")
-        );
+        assert_eq!(shown.metadata.get("_nats.level").map(String::as_str), Some("4"));
     }
 
     prop_compose! {

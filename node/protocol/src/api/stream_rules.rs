@@ -3,9 +3,7 @@
 //! The texts are nats-server's where it refuses the same thing.
 
 use crate::api::error::{self, ApiError};
-use crate::api::stream_config::{
-    Discard, PersistMode, Retention, Storage, StreamConfig, keep_unnamed_settings,
-};
+use crate::api::stream_config::{Discard, PersistMode, Retention, Storage, StreamConfig, keep_unnamed_settings};
 use crate::api::{level, unsupported};
 use crate::subject;
 
@@ -38,21 +36,14 @@ fn invalid<T>(why: impl std::fmt::Display) -> Result<T, ApiError> {
 /// # Errors
 /// `10056`.
 pub fn check_subject_name(in_subject: &str, config: &StreamConfig) -> Result<(), ApiError> {
-    if config.name == in_subject {
-        Ok(())
-    } else {
-        Err(error::STREAM_MISMATCH)
-    }
+    if config.name == in_subject { Ok(()) } else { Err(error::STREAM_MISMATCH) }
 }
 
 /// Checks a configuration to be created and puts its defaults in.
 ///
 /// # Errors
 /// The first rule that is broken, mostly `10052`.
-pub fn validate_stream_config(
-    config: StreamConfig,
-    context: &Context,
-) -> Result<StreamConfig, ApiError> {
+pub fn validate_stream_config(config: StreamConfig, context: &Context) -> Result<StreamConfig, ApiError> {
     if config.sealed {
         check_name(&config)?;
         return invalid("stream configuration for create can not be sealed");
@@ -122,9 +113,6 @@ fn check_transition(current: &StreamConfig, next: &StreamConfig) -> Result<(), A
     if current.allow_msg_counter != next.allow_msg_counter {
         return update("change message counter setting");
     }
-    if current.first_seq != next.first_seq {
-        return update("change first sequence");
-    }
     if current.deny_delete && !next.deny_delete {
         return update("cancel deny message deletes");
     }
@@ -137,16 +125,16 @@ fn check_transition(current: &StreamConfig, next: &StreamConfig) -> Result<(), A
     if current.allow_msg_schedules && !next.allow_msg_schedules {
         return invalid("message schedules can not be disabled");
     }
+    if current.first_seq != next.first_seq {
+        return update("change first sequence");
+    }
     Ok(())
 }
 
 fn check_name(config: &StreamConfig) -> Result<(), ApiError> {
     let name = config.name.as_str();
     if name.len() > subject::NAME_BYTES_MAX {
-        return invalid(format_args!(
-            "stream name is too long, maximum allowed is {}",
-            subject::NAME_BYTES_MAX
-        ));
+        return invalid(format_args!("stream name is too long, maximum allowed is {}", subject::NAME_BYTES_MAX));
     }
     if name.contains(['/', '\\']) {
         return Err(error::STREAM_NAME_PATH_SEPARATORS);
@@ -161,15 +149,10 @@ fn normalized(mut config: StreamConfig, context: &Context) -> Result<StreamConfi
     check_name(&config)?;
     unsupported::check_stream(&config)?;
     if config.description.len() > DESCRIPTION_BYTES_MAX {
-        return invalid(format_args!(
-            "stream description is too long, maximum allowed is {DESCRIPTION_BYTES_MAX}"
-        ));
+        return invalid(format_args!("stream description is too long, maximum allowed is {DESCRIPTION_BYTES_MAX}"));
     }
     if level::size(&config.metadata) > level::METADATA_BYTES_MAX {
-        return invalid(format_args!(
-            "stream metadata exceeds maximum size of {} bytes",
-            level::METADATA_BYTES_MAX
-        ));
+        return invalid(format_args!("stream metadata exceeds maximum size of {} bytes", level::METADATA_BYTES_MAX));
     }
     put_limits_right(&mut config, context)?;
     put_windows_right(&mut config)?;
@@ -215,11 +198,7 @@ fn put_windows_right(config: &mut StreamConfig) -> Result<(), ApiError> {
     }
     if config.duplicate_window == 0 {
         let bounded_by_age = config.max_age > 0 && config.max_age < DEFAULT_DUPLICATE_WINDOW_NS;
-        config.duplicate_window = if bounded_by_age {
-            config.max_age
-        } else {
-            DEFAULT_DUPLICATE_WINDOW_NS
-        };
+        config.duplicate_window = if bounded_by_age { config.max_age } else { DEFAULT_DUPLICATE_WINDOW_NS };
     }
     if config.max_age > 0 && config.duplicate_window > config.max_age {
         return invalid("duplicates window can not be larger then max age");
@@ -293,10 +272,7 @@ fn check_subjects(config: &mut StreamConfig) -> Result<(), ApiError> {
         } else if wanted == ">" && config.num_replicas > 1 {
             return invalid("capturing all subjects is not supported on replicated streams");
         }
-        if let Some(other) = config.subjects[..index]
-            .iter()
-            .find(|other| subject::overlaps(other.as_bytes(), bytes))
-        {
+        if let Some(other) = config.subjects[..index].iter().find(|other| subject::overlaps(other.as_bytes(), bytes)) {
             return invalid(format_args!("subject {other:?} overlaps with {wanted:?}"));
         }
     }
@@ -308,9 +284,8 @@ fn check_reserved(wanted: &[u8]) -> Result<(), ApiError> {
     if wanted == b">" {
         return invalid("capturing all subjects requires no-ack to be true");
     }
-    let reserved = |filter: &[u8], allowed: &[u8]| {
-        subject::overlaps(wanted, filter) && !subject::is_subset(wanted, allowed)
-    };
+    let reserved =
+        |filter: &[u8], allowed: &[u8]| subject::overlaps(wanted, filter) && !subject::is_subset(wanted, allowed);
     // A single `*` or similar overlaps formally with nothing here: these filters have at least two tokens.
     if reserved(b"$JS.>", b"$JS.EVENT.>") || reserved(b"$JSC.>", b"") || reserved(b"$NRG.>", b"") {
         return invalid("subjects that overlap with jetstream api require no-ack to be true");
@@ -322,15 +297,8 @@ fn check_reserved(wanted: &[u8]) -> Result<(), ApiError> {
 }
 
 /// Whether one of `subjects` overlaps with one of `others`.
-pub fn subjects_overlap<'a>(
-    subjects: &[String],
-    others: impl IntoIterator<Item = &'a str>,
-) -> bool {
-    others.into_iter().any(|other| {
-        subjects
-            .iter()
-            .any(|own| subject::overlaps(own.as_bytes(), other.as_bytes()))
-    })
+pub fn subjects_overlap<'a>(subjects: &[String], others: impl IntoIterator<Item = &'a str>) -> bool {
+    others.into_iter().any(|other| subjects.iter().any(|own| subject::overlaps(own.as_bytes(), other.as_bytes())))
 }
 
 #[cfg(test)]

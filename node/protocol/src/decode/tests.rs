@@ -16,12 +16,7 @@ fn op(input: &[u8]) -> ClientOp<'_> {
     }
 }
 
-fn publish<'a>(
-    subject: &'a str,
-    reply: Option<&'a str>,
-    headers: &'a str,
-    payload: &'a str,
-) -> ClientOp<'a> {
+fn publish<'a>(subject: &'a str, reply: Option<&'a str>, headers: &'a str, payload: &'a str) -> ClientOp<'a> {
     ClientOp::Pub(Publish {
         subject: subject.as_bytes(),
         reply: reply.map(str::as_bytes),
@@ -33,24 +28,12 @@ fn publish<'a>(
 #[test]
 fn publishes() {
     assert_eq!(op(b"PUB a 1\r\nx\r\n"), publish("a", None, "", "x"));
-    assert_eq!(
-        op(b"pub\ta\tr\t2 \r\nxy\r\n"),
-        publish("a", Some("r"), "", "xy")
-    );
+    assert_eq!(op(b"pub\ta\tr\t2 \r\nxy\r\n"), publish("a", Some("r"), "", "xy"));
     assert_eq!(op(b"PUB a 0\r\n\r\n"), publish("a", None, "", ""));
     assert_eq!(op(b"PUB a 1\nx\r\n"), publish("a", None, "", "x"));
-    assert_eq!(
-        op(b"PUB  a   4 \r\n\r\n\r\n\r\n"),
-        publish("a", None, "", "\r\n\r\n")
-    );
-    assert_eq!(
-        op(b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nxy\r\n"),
-        publish("a", None, "NATS/1.0\r\n\r\n", "xy")
-    );
-    assert_eq!(
-        op(b"HPUB a r 12 12\r\nNATS/1.0\r\n\r\n\r\n"),
-        publish("a", Some("r"), "NATS/1.0\r\n\r\n", "")
-    );
+    assert_eq!(op(b"PUB  a   4 \r\n\r\n\r\n\r\n"), publish("a", None, "", "\r\n\r\n"));
+    assert_eq!(op(b"HPUB a 12 14\r\nNATS/1.0\r\n\r\nxy\r\n"), publish("a", None, "NATS/1.0\r\n\r\n", "xy"));
+    assert_eq!(op(b"HPUB a r 12 12\r\nNATS/1.0\r\n\r\n\r\n"), publish("a", Some("r"), "NATS/1.0\r\n\r\n", ""));
     assert_eq!(op(b"HPUB a 0 3\r\nabc\r\n"), publish("a", None, "", "abc"));
 }
 
@@ -61,47 +44,12 @@ fn control_operations() {
     assert_eq!(op(b"PONG\r\n"), ClientOp::Pong);
     assert_eq!(op(b"+OK\r\n"), ClientOp::Ignored);
     assert_eq!(op(b"INFO {}\r\n"), ClientOp::Ignored);
-    assert_eq!(
-        op(b"CONNECT {\"a\":1}\r\n"),
-        ClientOp::Connect(b"{\"a\":1}")
-    );
-    assert_eq!(
-        op(b"SUB a.> 9\r\n"),
-        ClientOp::Sub {
-            subject: b"a.>",
-            queue: None,
-            sid: b"9"
-        }
-    );
-    assert_eq!(
-        op(b"SUB a q x9\r\n"),
-        ClientOp::Sub {
-            subject: b"a",
-            queue: Some(b"q"),
-            sid: b"x9"
-        }
-    );
-    assert_eq!(
-        op(b"UNSUB 9\r\n"),
-        ClientOp::Unsub {
-            sid: b"9",
-            max: None
-        }
-    );
-    assert_eq!(
-        op(b"UNSUB 9 5\r\n"),
-        ClientOp::Unsub {
-            sid: b"9",
-            max: Some(5)
-        }
-    );
-    assert_eq!(
-        op(b"UNSUB 9 x\r\n"),
-        ClientOp::Unsub {
-            sid: b"9",
-            max: None
-        }
-    );
+    assert_eq!(op(b"CONNECT {\"a\":1}\r\n"), ClientOp::Connect(b"{\"a\":1}"));
+    assert_eq!(op(b"SUB a.> 9\r\n"), ClientOp::Sub { subject: b"a.>", queue: None, sid: b"9" });
+    assert_eq!(op(b"SUB a q x9\r\n"), ClientOp::Sub { subject: b"a", queue: Some(b"q"), sid: b"x9" });
+    assert_eq!(op(b"UNSUB 9\r\n"), ClientOp::Unsub { sid: b"9", max: None });
+    assert_eq!(op(b"UNSUB 9 5\r\n"), ClientOp::Unsub { sid: b"9", max: Some(5) });
+    assert_eq!(op(b"UNSUB 9 x\r\n"), ClientOp::Unsub { sid: b"9", max: None });
 }
 
 #[test]
@@ -124,10 +72,7 @@ fn errors_are_those_of_nats_server() {
         ("PUB a b c 1\r\n", WireError::MalformedArguments),
         ("PUB a x\r\n", WireError::MalformedArguments),
         ("PUB a -1\r\n", WireError::MalformedArguments),
-        (
-            "PUB a 99999999999999999999\r\n",
-            WireError::MalformedArguments,
-        ),
+        ("PUB a 99999999999999999999\r\n", WireError::MalformedArguments),
         ("PUB a 2000000\r\n", WireError::PayloadTooLarge),
         ("HPUB a 12 10\r\n", WireError::MalformedArguments),
         ("HPUB a 12\r\n", WireError::MalformedArguments),
@@ -146,20 +91,14 @@ fn errors_are_those_of_nats_server() {
 
 #[test]
 fn need_is_exact_for_payloads() {
-    assert_eq!(
-        one(b"PUB a 10\r\nabc"),
-        Ok(Step::Need { total: 10 + 10 + 2 })
-    );
+    assert_eq!(one(b"PUB a 10\r\nabc"), Ok(Step::Need { total: 10 + 10 + 2 }));
     assert_eq!(one(b"PUB a"), Ok(Step::Need { total: 6 }));
     assert_eq!(one(b""), Ok(Step::Need { total: 1 }));
 }
 
 /// Feeds `stream` in the given pieces and renders every operation.
 fn feed(stream: &[u8], cuts: &[usize]) -> (Vec<String>, Option<WireError>) {
-    let limits = Limits {
-        control_line_bytes_max: 64,
-        payload_bytes_max: 64,
-    };
+    let limits = Limits { control_line_bytes_max: 64, payload_bytes_max: 64 };
     let (mut buf, mut out, mut start) = (Vec::new(), Vec::new(), 0);
     for end in cuts.iter().copied().chain([stream.len()]) {
         buf.extend_from_slice(&stream[start..end]);
@@ -182,8 +121,7 @@ fn feed(stream: &[u8], cuts: &[usize]) -> (Vec<String>, Option<WireError>) {
     (out, None)
 }
 
-const CONVERSATION: &[u8] =
-    b"CONNECT {\"verbose\":false}\r\nPING\r\nSUB _INBOX.x.> q 1\r\nPUB a.b r 5\r\nhe\r\nl\r\n\
+const CONVERSATION: &[u8] = b"CONNECT {\"verbose\":false}\r\nPING\r\nSUB _INBOX.x.> q 1\r\nPUB a.b r 5\r\nhe\r\nl\r\n\
 HPUB a 12 14\r\nNATS/1.0\r\n\r\nxy\r\nPONG\r\nUNSUB 1 7\r\n+OK\r\npub\ta 0\n\r\n";
 
 #[test]
@@ -192,11 +130,7 @@ fn splitting_at_every_byte_changes_nothing() {
     assert_eq!(error, None);
     assert_eq!(whole.len(), 9);
     for cut in 0..CONVERSATION.len() {
-        assert_eq!(
-            feed(CONVERSATION, &[cut]),
-            (whole.clone(), None),
-            "cut at {cut}"
-        );
+        assert_eq!(feed(CONVERSATION, &[cut]), (whole.clone(), None), "cut at {cut}");
     }
     let every: Vec<usize> = (0..CONVERSATION.len()).collect();
     assert_eq!(feed(CONVERSATION, &every), (whole, None));

@@ -75,11 +75,7 @@ impl Ttl {
                 .and_then(|text| duration::parse(text).ok())
                 .and_then(|ns| u64::try_from(ns / duration::SECOND).ok()),
         };
-        Some(
-            seconds
-                .filter(|seconds| *seconds > 0)
-                .map_or(Self::Invalid, Self::Seconds),
-        )
+        Some(seconds.filter(|seconds| *seconds > 0).map_or(Self::Invalid, Self::Seconds))
     }
 }
 
@@ -151,9 +147,7 @@ pub fn scan_publish_headers(block: &[u8]) -> PublishHeaders<'_> {
             Field::MsgId => found.msg_id = text,
             Field::ExpectedStream => found.expected_stream = text,
             Field::ExpectedLastSeq => found.expected_last_seq = ExpectedSequence::parse(value),
-            Field::ExpectedLastSubjectSeq => {
-                found.expected_last_subject_seq = ExpectedSequence::parse(value)
-            }
+            Field::ExpectedLastSubjectSeq => found.expected_last_subject_seq = ExpectedSequence::parse(value),
             Field::ExpectedLastSubject => found.expected_last_subject = text,
             Field::ExpectedLastMsgId => found.expected_last_msg_id = text,
             Field::Rollup => found.rollup = rollup(value),
@@ -166,11 +160,7 @@ pub fn scan_publish_headers(block: &[u8]) -> PublishHeaders<'_> {
             Field::BatchCommit => batch_commit = text,
         }
     }
-    found.batch = batch_id.map(|id| BatchHeaders {
-        id,
-        sequence: batch_sequence,
-        commit: batch_commit,
-    });
+    found.batch = batch_id.map(|id| BatchHeaders { id, sequence: batch_sequence, commit: batch_commit });
     found
 }
 
@@ -272,22 +262,12 @@ mod tests {
         assert_eq!(found.msg_id, Some(&b"id-1"[..]));
         assert_eq!(found.expected_stream, Some(&b"S"[..]));
         assert_eq!(found.expected_last_seq, Some(ExpectedSequence::Is(0)));
-        assert_eq!(
-            found.expected_last_subject_seq,
-            Some(ExpectedSequence::Is(17))
-        );
+        assert_eq!(found.expected_last_subject_seq, Some(ExpectedSequence::Is(17)));
         assert_eq!(found.expected_last_subject, Some(&b"kv.>"[..]));
         assert_eq!(found.expected_last_msg_id, Some(&b"id-0"[..]));
         assert_eq!(found.rollup, Some(Rollup::Subject));
         assert_eq!(found.ttl, Some(Ttl::Seconds(90)));
-        assert_eq!(
-            found.batch,
-            Some(BatchHeaders {
-                id: b"b",
-                sequence: Some(3),
-                commit: Some(b"eob")
-            })
-        );
+        assert_eq!(found.batch, Some(BatchHeaders { id: b"b", sequence: Some(3), commit: Some(b"eob") }));
         assert!(!found.is_plain());
         assert!(scan_publish_headers(b"NATS/1.0\r\nA: b\r\n\r\n").is_plain());
     }
@@ -308,47 +288,26 @@ mod tests {
             ("9223372036854775808", Some(Ttl::Invalid)),
             ("", None),
         ] {
-            assert_eq!(
-                scan_publish_headers(&block(&[(name::TTL, value)])).ttl,
-                want,
-                "{value}"
-            );
+            assert_eq!(scan_publish_headers(&block(&[(name::TTL, value)])).ttl, want, "{value}");
         }
     }
 
     #[test]
     fn unreadable_expectations_never_hold() {
-        for value in [
-            "x",
-            "-1",
-            "+1",
-            "9223372036854775808",
-            "18446744073709551616",
-            "1.0",
-        ] {
+        for value in ["x", "-1", "+1", "9223372036854775808", "18446744073709551616", "1.0"] {
             let block = block(&[(name::EXPECTED_LAST_SEQUENCE, value)]);
             let expected = scan_publish_headers(&block).expected_last_seq;
             assert_eq!(expected, Some(ExpectedSequence::Unreadable), "{value}");
             assert!(!ExpectedSequence::Unreadable.holds(0));
         }
-        assert_eq!(
-            scan_publish_headers(&block(&[(name::EXPECTED_LAST_SEQUENCE, "")])).expected_last_seq,
-            None
-        );
+        assert_eq!(scan_publish_headers(&block(&[(name::EXPECTED_LAST_SEQUENCE, "")])).expected_last_seq, None);
         assert!(ExpectedSequence::Is(4).holds(4));
     }
 
     #[test]
     fn names_that_differ_in_case_or_blanks_mean_nothing() {
-        for header in [
-            "nats-expected-stream",
-            "Nats-Expected-Stream ",
-            "Nats-Expected-Streams",
-        ] {
-            assert!(
-                scan_publish_headers(&block(&[(header, "zz")])).is_plain(),
-                "{header}"
-            );
+        for header in ["nats-expected-stream", "Nats-Expected-Stream ", "Nats-Expected-Streams"] {
+            assert!(scan_publish_headers(&block(&[(header, "zz")])).is_plain(), "{header}");
         }
     }
 }

@@ -43,25 +43,16 @@ impl ConsumerPump {
     }
 
     /// Whether the ack changes anything.
-    fn take_ack(
-        &mut self,
-        ack: &Ack,
-        state: &ConsumerState,
-        now: Timestamp,
-        decided: &mut Decided,
-    ) -> bool {
+    fn take_ack(&mut self, ack: &Ack, state: &ConsumerState, now: Timestamp, decided: &mut Decided) -> bool {
         let seq = ack.seq;
         if !state.config().tracks_acks() {
             return false;
         }
         let entry = state.pending(seq);
-        let sent_ahead =
-            entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
+        let sent_ahead = entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
         let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
         if acked && settles_all(state.config()) {
-            let through = seq.min(StreamSeq::new(
-                self.cursor.position().get().saturating_sub(1),
-            ));
+            let through = seq.min(StreamSeq::new(self.cursor.position().get().saturating_sub(1)));
             if through <= self.ack_all_through || through <= state.ack_floor().stream {
                 return false;
             }
@@ -103,11 +94,7 @@ impl ConsumerPump {
                 }
                 let due = now.plus_ns(delay_ns.unwrap_or(0));
                 decided.naks.entry(due).or_default().push(seq);
-                decided.events.push(ConsumerEvent::Naked {
-                    seq,
-                    cseq: ack.cseq,
-                    deliveries,
-                });
+                decided.events.push(ConsumerEvent::Naked { seq, cseq: ack.cseq, deliveries });
             }
             AckVerb::Progress => decided.progress.push(seq),
         }

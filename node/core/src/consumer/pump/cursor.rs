@@ -30,9 +30,7 @@ impl Cursor {
         Self {
             next,
             initial: None,
-            initial_through: state
-                .last_per_subject_through()
-                .filter(|through| next <= *through),
+            initial_through: state.last_per_subject_through().filter(|through| next <= *through),
             counted: None,
         }
     }
@@ -43,11 +41,7 @@ impl Cursor {
     }
 
     /// The next message to deliver for the first time.
-    pub(super) fn peek(
-        &mut self,
-        state: &ConsumerState,
-        view: &dyn MessageView,
-    ) -> Option<StreamSeq> {
+    pub(super) fn peek(&mut self, state: &ConsumerState, view: &dyn MessageView) -> Option<StreamSeq> {
         self.load_initial(state, view);
         if let Some(initial) = &mut self.initial {
             while let Some(seq) = initial.front() {
@@ -62,21 +56,13 @@ impl Cursor {
         if found.is_none() && view.next_seq() > self.next {
             // All looked at, so the next look starts at what is stored from now on.
             self.next = view.next_seq();
-            self.counted = Some(Counted {
-                count: 0,
-                through: self.next,
-            });
+            self.counted = Some(Counted { count: 0, through: self.next });
         }
         found
     }
 
     /// The peeked message is on its way; returns how many are left behind it.
-    pub(super) fn advance(
-        &mut self,
-        seq: StreamSeq,
-        state: &ConsumerState,
-        view: &dyn MessageView,
-    ) -> u64 {
+    pub(super) fn advance(&mut self, seq: StreamSeq, state: &ConsumerState, view: &dyn MessageView) -> u64 {
         let before = self.pending(state, view);
         match &mut self.initial {
             Some(initial) => {
@@ -117,21 +103,13 @@ impl Cursor {
         let next_seq = view.next_seq();
         let counted = match self.counted {
             Some(counted) if counted.through >= next_seq => counted,
-            Some(counted) => Counted {
-                count: counted.count + view.count_matching(filters, counted.through),
-                through: next_seq,
-            },
-            None => Counted {
-                count: view.count_matching(filters, from),
-                through: next_seq.max(from),
-            },
+            Some(counted) => {
+                Counted { count: counted.count + view.count_matching(filters, counted.through), through: next_seq }
+            }
+            None => Counted { count: view.count_matching(filters, from), through: next_seq.max(from) },
         };
         self.counted = Some(counted);
-        counted.count
-            + self
-                .initial
-                .as_ref()
-                .map_or(0, |initial| initial.len() as u64)
+        counted.count + self.initial.as_ref().map_or(0, |initial| initial.len() as u64)
     }
 
     /// The last figure of [`Self::pending`], or zero.
@@ -148,6 +126,11 @@ impl Cursor {
             // Rebuilt from what is still there.
             self.initial = None;
         }
+    }
+
+    /// The first message of the "last per subject" part, while it lasts and once it was looked up.
+    pub(super) fn first_initial(&self) -> Option<StreamSeq> {
+        self.initial.as_ref()?.front().copied()
     }
 
     fn tail_start(&self) -> StreamSeq {

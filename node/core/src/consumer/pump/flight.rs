@@ -8,13 +8,7 @@ use crate::ids::{ConsumerSeq, Timestamp};
 
 impl ConsumerPump {
     /// The proposal's entry was applied to `state`.
-    pub fn applied(
-        &mut self,
-        token: Token,
-        state: &ConsumerState,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
+    pub fn applied(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
         let local = self.local.take();
         self.land(token, local.as_ref().unwrap_or(state), now, out);
         self.local = local;
@@ -35,12 +29,7 @@ impl ConsumerPump {
         self.resync = true;
     }
 
-    pub(super) fn enter_flight(
-        &mut self,
-        decided: Decided,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) -> Token {
+    pub(super) fn enter_flight(&mut self, decided: Decided, now: Timestamp, out: &mut Vec<PumpAction>) -> Token {
         let Decided {
             acks,
             replies,
@@ -58,17 +47,11 @@ impl ConsumerPump {
         } = decided;
         self.next_token += 1;
         let token = Token(self.next_token);
-        let new_count = deliveries
-            .iter()
-            .filter(|assigned| assigned.is_new())
-            .count();
+        let new_count = deliveries.iter().filter(|assigned| assigned.is_new()).count();
         self.new_in_flight += new_count;
         self.deleting |= delete;
-        let redelivering = deliveries
-            .iter()
-            .filter(|assigned| !assigned.is_new())
-            .map(|assigned| assigned.seq)
-            .collect();
+        let redelivering =
+            deliveries.iter().filter(|assigned| !assigned.is_new()).map(|assigned| assigned.seq).collect();
         let timed = naks
             .into_values()
             .flatten()
@@ -99,10 +82,7 @@ impl ConsumerPump {
     }
 
     fn take_flight(&mut self, token: Token) -> Option<InFlight> {
-        let at = self
-            .in_flight
-            .iter()
-            .position(|flight| flight.token == token)?;
+        let at = self.in_flight.iter().position(|flight| flight.token == token)?;
         let flight = self.in_flight.remove(at)?;
         self.new_in_flight -= flight.new_count;
         for seq in &flight.settling {
@@ -114,13 +94,7 @@ impl ConsumerPump {
         Some(flight)
     }
 
-    pub(super) fn land(
-        &mut self,
-        token: Token,
-        state: &ConsumerState,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
+    pub(super) fn land(&mut self, token: Token, state: &ConsumerState, now: Timestamp, out: &mut Vec<PumpAction>) {
         let Some(flight) = self.take_flight(token) else {
             return;
         };
@@ -133,12 +107,7 @@ impl ConsumerPump {
             }
         }
         out.extend(flight.events.into_iter().map(PumpAction::Event));
-        out.extend(
-            flight
-                .replies
-                .into_iter()
-                .map(|to| PumpAction::AckReply { to }),
-        );
+        out.extend(flight.replies.into_iter().map(|to| PumpAction::AckReply { to }));
         for assigned in &flight.deliveries {
             let wanted = !tracked || state.pending(assigned.seq).is_some();
             if wanted {
@@ -152,23 +121,10 @@ impl ConsumerPump {
     }
 
     fn send(&mut self, assigned: &Assigned, now: Timestamp, out: &mut Vec<PumpAction>) {
-        let Assigned {
-            request,
-            seq,
-            cseq,
-            deliveries,
-            pending,
-            bytes: _,
-        } = *assigned;
+        let Assigned { request, seq, cseq, deliveries, pending, bytes: _ } = *assigned;
         // Without the request the message is pending all the same, and comes back after its wait.
         if let Some(to) = self.requests.sent(request, now) {
-            out.push(PumpAction::Deliver(Delivery {
-                to,
-                seq,
-                cseq,
-                deliveries,
-                pending,
-            }));
+            out.push(PumpAction::Deliver(Delivery { to, seq, cseq, deliveries, pending }));
             self.requests.settle(request, out);
         }
     }
@@ -179,16 +135,11 @@ pub(super) fn delivered_runs(deliveries: &[Assigned]) -> Vec<DeliveredRun> {
     let mut runs: Vec<DeliveredRun> = Vec::new();
     for assigned in deliveries {
         let follows = |run: &DeliveredRun| {
-            run.seq.get() + run.len == assigned.seq.get()
-                && run.cseq.get() + run.len == assigned.cseq.get()
+            run.seq.get() + run.len == assigned.seq.get() && run.cseq.get() + run.len == assigned.cseq.get()
         };
         match runs.last_mut() {
             Some(run) if follows(run) => run.len += 1,
-            _ => runs.push(DeliveredRun {
-                seq: assigned.seq,
-                cseq: ConsumerSeq::new(assigned.cseq.get()),
-                len: 1,
-            }),
+            _ => runs.push(DeliveredRun { seq: assigned.seq, cseq: ConsumerSeq::new(assigned.cseq.get()), len: 1 }),
         }
     }
     runs

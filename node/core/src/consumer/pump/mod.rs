@@ -134,18 +134,9 @@ pub enum ConsumerEvent {
     /// A message reached `max_deliver` unacknowledged.
     MaxDeliveries { seq: StreamSeq, deliveries: u32 },
     /// A client refused a message for now.
-    Naked {
-        seq: StreamSeq,
-        cseq: ConsumerSeq,
-        deliveries: u32,
-    },
+    Naked { seq: StreamSeq, cseq: ConsumerSeq, deliveries: u32 },
     /// A client refused a message for good.
-    Terminated {
-        seq: StreamSeq,
-        cseq: ConsumerSeq,
-        deliveries: u32,
-        reason: Option<String>,
-    },
+    Terminated { seq: StreamSeq, cseq: ConsumerSeq, deliveries: u32, reason: Option<String> },
 }
 
 /// What the shell has to do.
@@ -259,6 +250,8 @@ pub struct ConsumerPump {
     /// Something was refused since the last poll.
     refused: bool,
     hold_until: Option<Timestamp>,
+    /// Messages handed out in one turn at most.
+    turn_max: usize,
     backlog: bool,
     deleting: bool,
     last_activity: Timestamp,
@@ -267,12 +260,7 @@ pub struct ConsumerPump {
 
 impl ConsumerPump {
     /// Starts pumping for a consumer whose state is `state`, all earlier entries applied.
-    pub fn start(
-        id: ConsumerId,
-        tracking: Tracking,
-        state: &ConsumerState,
-        now: Timestamp,
-    ) -> Self {
+    pub fn start(id: ConsumerId, tracking: Tracking, state: &ConsumerState, now: Timestamp) -> Self {
         Self {
             id,
             tracking,
@@ -294,6 +282,7 @@ impl ConsumerPump {
             resync: false,
             refused: false,
             hold_until: None,
+            turn_max: turn::TURN_MAX,
             backlog: false,
             deleting: false,
             last_activity: now,
@@ -327,6 +316,16 @@ impl ConsumerPump {
         self.last_activity = now;
         self.last_ack_at = Some(now);
         self.acks.push_back(ack);
+    }
+
+    /// Decides nothing more until then: clients have enough to read for now.
+    pub fn pause(&mut self, until: Timestamp) {
+        self.hold_until = self.hold_until.max(Some(until));
+    }
+
+    /// Hands out at most this many messages in one turn (at least one, and never more than the pump's own limit).
+    pub fn limit_turn(&mut self, messages: usize) {
+        self.turn_max = messages.clamp(1, turn::TURN_MAX);
     }
 
     /// Closes requests whose inbox nobody listens to any more.
@@ -387,38 +386,32 @@ impl ConsumerPump {
             .inactive_threshold_ns
             .filter(|_| self.requests.is_empty() && self.in_flight.is_empty() && !self.deleting)
             .map(|threshold| self.last_activity.plus_ns(threshold));
-        let paused = config
-            .pause_until
-            .filter(|_| !self.requests.is_empty() && self.requests.paused());
-        [
-            self.requests.deadline(),
-            self.timers.next(state),
-            inactive,
-            paused,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let paused = config.pause_until.filter(|_| !self.requests.is_empty() && self.requests.paused());
+        [self.requests.deadline(), self.timers.next(state), inactive, paused].into_iter().flatten().min()
     }
 
     /// The consumer's figures now.
-    pub fn info(
-        &mut self,
-        state: &ConsumerState,
-        view: &dyn MessageView,
-        now: Timestamp,
-    ) -> ConsumerInfo {
+    pub fn info(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp) -> ConsumerInfo {
         let local = self.local.take();
         let current = local.as_ref().unwrap_or(state);
+        let num_pending = self.cursor.pending(current, view);
+        // Nothing before the first message that it may get will ever be delivered: that much is behind it already.
+        let mut behind = StreamSeq::ZERO;
+        if current.delivered().consumer == ConsumerSeq::default()
+            && let Some(first) = self.cursor.first_initial()
+        {
+            behind = StreamSeq::new(first.get().saturating_sub(1));
+        }
+        let from_there = |pair: SequencePair| SequencePair { stream: pair.stream.max(behind), ..pair };
         let info = ConsumerInfo {
-            delivered: current.delivered(),
+            delivered: from_there(current.delivered()),
             last_delivered_at: current.last_delivered_at(),
-            ack_floor: current.ack_floor(),
+            ack_floor: from_there(current.ack_floor()),
             last_ack_at: self.last_ack_at,
             num_ack_pending: current.pending_count() as u64,
             num_redelivered: current.redelivered_count() as u64,
             num_waiting: (self.requests.len() + self.arrivals.len()) as u64,
-            num_pending: self.cursor.pending(current, view),
+            num_pending,
             paused_until: current.config().pause_until.filter(|until| *until > now),
         };
         self.local = local;

@@ -32,15 +32,13 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ending {
     Timeout,
+    NoMessages,
     TooLarge,
 }
 
 impl Waiting {
     fn unserved(&self) -> Unserved {
-        Unserved {
-            messages: self.remaining,
-            bytes: self.bytes_left.unwrap_or(0),
-        }
+        Unserved { messages: self.remaining, bytes: self.bytes_left.unwrap_or(0) }
     }
 
     fn deadline(&self) -> Option<Timestamp> {
@@ -91,43 +89,26 @@ impl Requests {
 
     /// Messages wanted by all.
     pub(super) fn demand(&self) -> u64 {
-        self.order
-            .iter()
-            .filter_map(|id| self.open.get(id))
-            .map(|waiting| u64::from(waiting.remaining))
-            .sum()
+        self.order.iter().filter_map(|id| self.open.get(id)).map(|waiting| u64::from(waiting.remaining)).sum()
     }
 
     /// The status that refuses a request outright; the inner `None` refuses silently.
-    pub(super) fn refusal(
-        &self,
-        request: &PullRequest,
-        config: &ConsumerConfig,
-    ) -> Option<Option<Status>> {
+    pub(super) fn refusal(&self, request: &PullRequest, config: &ConsumerConfig) -> Option<Option<Status>> {
         let batch = request.batch.max(1);
         if let Some(most) = config.max_batch.filter(|most| batch > *most) {
             return Some(Some(Status::ExceededMaxBatch(most)));
         }
-        if let Some(most) = config
-            .max_expires_ns
-            .filter(|most| request.expires_ns.unwrap_or(0) > *most)
-        {
+        if let Some(most) = config.max_expires_ns.filter(|most| request.expires_ns.unwrap_or(0) > *most) {
             return Some(Some(Status::ExceededMaxExpires(most)));
         }
-        if let Some(most) = config
-            .max_bytes
-            .filter(|most| request.max_bytes.unwrap_or(0) > *most)
-        {
+        if let Some(most) = config.max_bytes.filter(|most| request.max_bytes.unwrap_or(0) > *most) {
             return Some(Some(Status::ExceededMaxBytes(most)));
         }
         let heartbeat = request.heartbeat_ns.unwrap_or(0);
         if heartbeat > 0 && heartbeat.saturating_mul(2) > request.expires_ns.unwrap_or(0) {
             return Some(Some(Status::BadRequest("heartbeat value too large")));
         }
-        if config
-            .max_waiting
-            .is_some_and(|most| self.open.len() as u64 >= u64::from(most))
-        {
+        if config.max_waiting.is_some_and(|most| self.open.len() as u64 >= u64::from(most)) {
             // A client that asked for heartbeats would take the status as the end; silence makes it ask again.
             return Some((heartbeat == 0).then_some(Status::ExceededMaxWaiting));
         }
@@ -140,10 +121,7 @@ impl Requests {
             remaining: request.batch.max(1),
             bytes_left: request.max_bytes.filter(|bytes| *bytes > 0),
             no_wait: request.no_wait,
-            expires: request
-                .expires_ns
-                .filter(|ns| *ns > 0)
-                .map(|ns| now.plus_ns(ns)),
+            expires: request.expires_ns.filter(|ns| *ns > 0).map(|ns| now.plus_ns(ns)),
             heartbeat_ns: request.heartbeat_ns.filter(|ns| *ns > 0),
             last_sent: now,
             unsent: 0,
@@ -215,20 +193,15 @@ impl Requests {
         };
         let status = match waiting.ending {
             Some(Ending::Timeout) => Some(Status::RequestTimeout(waiting.unserved())),
+            Some(Ending::NoMessages) => Some(Status::NoMessages),
             Some(Ending::TooLarge) => Some(Status::MessageSizeExceedsMaxBytes(waiting.unserved())),
             None if waiting.remaining > 0 => return,
-            None => waiting
-                .bytes_left
-                .filter(|left| *left > 0)
-                .map(|_| Status::BatchCompleted(waiting.unserved())),
+            None => waiting.bytes_left.filter(|left| *left > 0).map(|_| Status::BatchCompleted(waiting.unserved())),
         };
         if let Some(closed) = self.open.remove(&id)
             && let Some(status) = status
         {
-            out.push(PumpAction::Status {
-                to: closed.reply,
-                status,
-            });
+            out.push(PumpAction::Status { to: closed.reply, status });
         }
     }
 
@@ -241,38 +214,26 @@ impl Requests {
         self.settle(id, out);
     }
 
-    /// There is nothing more to get now: ends the requests that do not wait.
-    pub(super) fn end_no_wait(&mut self, out: &mut Vec<PumpAction>) {
-        let ids: Vec<u64> = self
-            .order
-            .iter()
-            .copied()
-            .filter(|id| self.open.get(id).is_some_and(|waiting| waiting.no_wait))
-            .collect();
+    /// There is nothing more to get now: ends the requests that do not wait, those that got something with `partly`.
+    pub(super) fn end_no_wait(&mut self, partly: Ending, out: &mut Vec<PumpAction>) {
+        let ids: Vec<u64> =
+            self.order.iter().copied().filter(|id| self.open.get(id).is_some_and(|waiting| waiting.no_wait)).collect();
         for id in ids {
             let Some(waiting) = self.open.get(&id) else {
                 continue;
             };
             if waiting.sent_any || waiting.unsent > 0 {
-                self.end_with(id, Ending::Timeout, out);
+                self.end_with(id, partly, out);
             } else if waiting.expires.is_none() {
                 let to = waiting.reply.clone();
                 self.remove(id);
-                out.push(PumpAction::Status {
-                    to,
-                    status: Status::NoMessages,
-                });
+                out.push(PumpAction::Status { to, status: Status::NoMessages });
             }
         }
     }
 
     /// Ends what expired and sends heartbeats that are due.
-    pub(super) fn tick(
-        &mut self,
-        now: Timestamp,
-        last: (ConsumerSeq, StreamSeq),
-        out: &mut Vec<PumpAction>,
-    ) {
+    pub(super) fn tick(&mut self, now: Timestamp, last: (ConsumerSeq, StreamSeq), out: &mut Vec<PumpAction>) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -286,17 +247,11 @@ impl Requests {
                 self.end_with(id, Ending::Timeout, out);
                 continue;
             }
-            if waiting
-                .heartbeat_ns
-                .is_some_and(|ns| waiting.last_sent.plus_ns(ns) <= now)
-            {
+            if waiting.heartbeat_ns.is_some_and(|ns| waiting.last_sent.plus_ns(ns) <= now) {
                 waiting.last_sent = now;
                 out.push(PumpAction::Status {
                     to: waiting.reply.clone(),
-                    status: Status::IdleHeartbeat {
-                        last_consumer: last.0,
-                        last_stream: last.1,
-                    },
+                    status: Status::IdleHeartbeat { last_consumer: last.0, last_stream: last.1 },
                 });
             }
         }
@@ -309,36 +264,22 @@ impl Requests {
         self.order.retain(|id| open.contains_key(id));
     }
 
-    pub(super) fn end_all(
-        &mut self,
-        arrivals: &[PullRequest],
-        reason: EndReason,
-        out: &mut Vec<PumpAction>,
-    ) {
+    pub(super) fn end_all(&mut self, arrivals: &[PullRequest], reason: EndReason, out: &mut Vec<PumpAction>) {
         let mut ids: Vec<u64> = self.open.keys().copied().collect();
         ids.sort_unstable();
-        let open = ids
-            .iter()
-            .filter_map(|id| self.open.get(id))
-            .map(|waiting| (&waiting.reply, waiting.unserved()));
+        let open = ids.iter().filter_map(|id| self.open.get(id)).map(|waiting| (&waiting.reply, waiting.unserved()));
         let unread = arrivals.iter().map(|request| {
-            let unserved = Unserved {
-                messages: request.batch.max(1),
-                bytes: request.max_bytes.unwrap_or(0),
-            };
+            let unserved = Unserved { messages: request.batch.max(1), bytes: request.max_bytes.unwrap_or(0) };
             (&request.reply, unserved)
         });
-        out.extend(
-            open.chain(unread)
-                .map(|(reply, unserved)| PumpAction::Status {
-                    to: reply.clone(),
-                    status: match reason {
-                        EndReason::ConsumerDeleted => Status::ConsumerDeleted,
-                        EndReason::LeadershipChange => Status::LeadershipChange(unserved),
-                        EndReason::ServerShutdown => Status::ServerShutdown(unserved),
-                    },
-                }),
-        );
+        out.extend(open.chain(unread).map(|(reply, unserved)| PumpAction::Status {
+            to: reply.clone(),
+            status: match reason {
+                EndReason::ConsumerDeleted => Status::ConsumerDeleted,
+                EndReason::LeadershipChange => Status::LeadershipChange(unserved),
+                EndReason::ServerShutdown => Status::ServerShutdown(unserved),
+            },
+        }));
         self.open.clear();
         self.order.clear();
         self.deadline = None;

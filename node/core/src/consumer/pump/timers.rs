@@ -24,15 +24,9 @@ pub(super) struct Timers {
 impl Timers {
     /// A timer for every pending message.
     pub(super) fn of(state: &ConsumerState) -> Self {
-        let mut all: Vec<Entry> = state
-            .iter_pending()
-            .map(|entry| (entry.due, entry.seq))
-            .collect();
+        let mut all: Vec<Entry> = state.iter_pending().map(|entry| (entry.due, entry.seq)).collect();
         all.sort_unstable();
-        Self {
-            in_order: all.into(),
-            others: BinaryHeap::new(),
-        }
+        Self { in_order: all.into(), others: BinaryHeap::new() }
     }
 
     pub(super) fn push(&mut self, due: Timestamp, seq: StreamSeq) {
@@ -80,11 +74,7 @@ impl Timers {
         while self.in_order.front().is_some_and(|entry| !live(entry)) {
             self.in_order.pop_front();
         }
-        while self
-            .others
-            .peek()
-            .is_some_and(|Reverse(entry)| !live(entry))
-        {
+        while self.others.peek().is_some_and(|Reverse(entry)| !live(entry)) {
             self.others.pop();
         }
         // A message that stays unacknowledged at the front would let settled ones pile up behind it.

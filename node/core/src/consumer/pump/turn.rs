@@ -8,11 +8,11 @@ use super::super::status::Status;
 use super::super::view::MessageView;
 use super::flight::delivered_runs;
 use super::requests::Ending;
-use super::{Ack, Assigned, ConsumerEvent, ConsumerPump, Cursor, PullRequest, PumpAction, Timers};
+use super::{Ack, Assigned, ConsumerEvent, ConsumerPump, Cursor, PullRequest, PumpAction, Timers, Tracking};
 use crate::ids::{StreamSeq, Timestamp};
 
 /// Messages handed out in one turn; more is left for the next one, so that other work gets its share.
-const TURN_MAX: usize = 1024;
+pub(super) const TURN_MAX: usize = 1024;
 /// Sequences without a match that the cursor may be ahead before the log hears of it: a new leader repeats at most
 /// that much looking.
 const SKIP_AFTER: u64 = 65_536;
@@ -50,43 +50,22 @@ impl Decided {
             ops.push(ConsumerOp::AckAll { id, through });
         }
         if !self.acked.is_empty() {
-            ops.push(ConsumerOp::Ack {
-                id,
-                runs: runs(&self.acked),
-            });
+            ops.push(ConsumerOp::Ack { id, runs: runs(&self.acked) });
         }
         if !self.terminated.is_empty() {
-            ops.push(ConsumerOp::Term {
-                id,
-                runs: runs(&self.terminated),
-            });
+            ops.push(ConsumerOp::Term { id, runs: runs(&self.terminated) });
         }
         if !self.exhausted.is_empty() {
-            ops.push(ConsumerOp::Exhausted {
-                id,
-                runs: runs(&self.exhausted),
-            });
+            ops.push(ConsumerOp::Exhausted { id, runs: runs(&self.exhausted) });
         }
         for (due, seqs) in &self.naks {
-            ops.push(ConsumerOp::Nak {
-                id,
-                due: *due,
-                runs: runs(seqs),
-            });
+            ops.push(ConsumerOp::Nak { id, due: *due, runs: runs(seqs) });
         }
         if !self.progress.is_empty() {
-            ops.push(ConsumerOp::Progress {
-                id,
-                ts: now,
-                runs: runs(&self.progress),
-            });
+            ops.push(ConsumerOp::Progress { id, ts: now, runs: runs(&self.progress) });
         }
         if !self.deliveries.is_empty() {
-            ops.push(ConsumerOp::Delivered {
-                id,
-                ts: now,
-                runs: delivered_runs(&self.deliveries),
-            });
+            ops.push(ConsumerOp::Delivered { id, ts: now, runs: delivered_runs(&self.deliveries) });
         }
         if let Some(through) = self.skip {
             ops.push(ConsumerOp::Skip { id, through });
@@ -100,13 +79,7 @@ impl Decided {
 
 impl ConsumerPump {
     /// Does everything that can be done now and appends the actions to `out`.
-    pub fn poll(
-        &mut self,
-        state: &ConsumerState,
-        view: &dyn MessageView,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
+    pub fn poll(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp, out: &mut Vec<PumpAction>) {
         let mut local = self.local.take();
         let current = local.as_ref().unwrap_or(state);
         self.backlog = false;
@@ -136,12 +109,7 @@ impl ConsumerPump {
         let ops = decided.ops(self, now);
         if ops.is_empty() {
             self.local = local;
-            out.extend(
-                decided
-                    .replies
-                    .into_iter()
-                    .map(|to| PumpAction::AckReply { to }),
-            );
+            out.extend(decided.replies.into_iter().map(|to| PumpAction::AckReply { to }));
             return;
         }
         let token = self.enter_flight(decided, now, out);
@@ -151,25 +119,13 @@ impl ConsumerPump {
                 for op in &ops {
                     local.apply_delta(op, view, &mut settled);
                 }
-                let deletes: Vec<ConsumerOp> = ops
-                    .into_iter()
-                    .filter(|op| matches!(op, ConsumerOp::Delete { .. }))
-                    .collect();
+                let deletes: Vec<ConsumerOp> =
+                    ops.into_iter().filter(|op| matches!(op, ConsumerOp::Delete { .. })).collect();
                 self.land(token, local, now, out);
                 if !deletes.is_empty() {
                     // That the consumer exists is replicated, whatever its tracking.
-                    let token = self.enter_flight(
-                        Decided {
-                            delete: true,
-                            ..Decided::default()
-                        },
-                        now,
-                        out,
-                    );
-                    out.push(PumpAction::Propose {
-                        token,
-                        ops: deletes,
-                    });
+                    let token = self.enter_flight(Decided { delete: true, ..Decided::default() }, now, out);
+                    out.push(PumpAction::Propose { token, ops: deletes });
                 }
             }
             None => out.push(PumpAction::Propose { token, ops }),
@@ -208,28 +164,17 @@ impl ConsumerPump {
                 continue;
             }
             decided.exhausted.push(seq);
-            decided.events.push(ConsumerEvent::MaxDeliveries {
-                seq,
-                deliveries: entry.deliveries,
-            });
+            decided.events.push(ConsumerEvent::MaxDeliveries { seq, deliveries: entry.deliveries });
             self.settle_in(seq, decided);
         }
     }
 
     /// Nothing about this message is on its way.
     fn is_free(&self, seq: StreamSeq) -> bool {
-        seq > self.ack_all_through
-            && !self.settling.contains(&seq)
-            && !self.redelivering.contains(&seq)
+        seq > self.ack_all_through && !self.settling.contains(&seq) && !self.redelivering.contains(&seq)
     }
 
-    fn admit(
-        &mut self,
-        state: &ConsumerState,
-        view: &dyn MessageView,
-        now: Timestamp,
-        out: &mut Vec<PumpAction>,
-    ) {
+    fn admit(&mut self, state: &ConsumerState, view: &dyn MessageView, now: Timestamp, out: &mut Vec<PumpAction>) {
         while let Some(request) = self.arrivals.pop_front() {
             let refusal = match self.requests.refusal(&request, state.config()) {
                 Some(refusal) => Some(refusal),
@@ -238,10 +183,7 @@ impl ConsumerPump {
             match refusal {
                 None => self.requests.add(request, now),
                 Some(None) => {}
-                Some(Some(status)) => out.push(PumpAction::Status {
-                    to: request.reply,
-                    status,
-                }),
+                Some(Some(status)) => out.push(PumpAction::Status { to: request.reply, status }),
             }
         }
     }
@@ -260,8 +202,7 @@ impl ConsumerPump {
             let waits = request.expires_ns.is_some_and(|ns| ns > 0);
             return (!waits).then_some(Status::NoMessages);
         }
-        (self.requests.wants() && available <= self.requests.demand())
-            .then_some(Status::RequestsPending)
+        (self.requests.wants() && available <= self.requests.demand()).then_some(Status::RequestsPending)
     }
 
     fn serve(
@@ -278,7 +219,12 @@ impl ConsumerPump {
             self.hand_out(state, view, now, decided, out);
         }
         if self.requests.wants() && !self.backlog {
-            self.requests.end_no_wait(out);
+            // The status that nats-server's clients see: it depends on how the consumer's deliveries are logged.
+            let partly = match self.tracking {
+                Tracking::LoggedFirst => Ending::Timeout,
+                Tracking::LoggedAfter | Tracking::Local => Ending::NoMessages,
+            };
+            self.requests.end_no_wait(partly, out);
         }
         self.note_skip(state, decided);
     }
@@ -297,7 +243,7 @@ impl ConsumerPump {
             let Some((request, waiting)) = self.requests.front() else {
                 return;
             };
-            if decided.deliveries.len() >= TURN_MAX {
+            if decided.deliveries.len() >= self.turn_max {
                 self.backlog = true;
                 return;
             }
@@ -333,10 +279,7 @@ impl ConsumerPump {
                 self.ready.pop_front();
                 self.redelivering.insert(seq);
                 let before = state.pending(seq).map_or(0, |entry| entry.deliveries);
-                (
-                    self.cursor.pending(state, view),
-                    before.saturating_add(1).max(2),
-                )
+                (self.cursor.pending(state, view), before.saturating_add(1).max(2))
             } else {
                 new_in_turn += 1;
                 (self.cursor.advance(seq, state, view), 1)
@@ -344,14 +287,7 @@ impl ConsumerPump {
             self.requests.assign_front(bytes);
             let cseq = self.next_cseq;
             self.next_cseq = cseq.next();
-            decided.deliveries.push(Assigned {
-                request,
-                seq,
-                cseq,
-                deliveries,
-                pending,
-                bytes,
-            });
+            decided.deliveries.push(Assigned { request, seq, cseq, deliveries, pending, bytes });
         }
     }
 
@@ -383,17 +319,12 @@ impl ConsumerPump {
         const FIXED: usize = "$JS.ACK.......".len() + 1 + 19;
         let digits = |value: u64| value.checked_ilog10().unwrap_or(0) as usize + 1;
         let pending = digits(self.cursor.counted());
-        (FIXED
-            + state.config().name.len()
-            + digits(seq.get())
-            + digits(self.next_cseq.get())
-            + pending) as u64
+        (FIXED + state.config().name.len() + digits(seq.get()) + digits(self.next_cseq.get()) + pending) as u64
     }
 
     fn note_skip(&self, state: &ConsumerState, decided: &mut Decided) {
         let looked_at = self.cursor.position().get().saturating_sub(1);
-        let nothing_new =
-            self.in_flight.is_empty() && !decided.deliveries.iter().any(Assigned::is_new);
+        let nothing_new = self.in_flight.is_empty() && !decided.deliveries.iter().any(Assigned::is_new);
         if nothing_new && looked_at.saturating_sub(state.delivered().stream.get()) >= SKIP_AFTER {
             decided.skip = Some(StreamSeq::new(looked_at));
         }
@@ -403,8 +334,7 @@ impl ConsumerPump {
         let Some(threshold) = state.config().inactive_threshold_ns else {
             return;
         };
-        let idle =
-            self.requests.is_empty() && self.in_flight.is_empty() && decided.deliveries.is_empty();
+        let idle = self.requests.is_empty() && self.in_flight.is_empty() && decided.deliveries.is_empty();
         if idle && !self.deleting && now >= self.last_activity.plus_ns(threshold) {
             decided.delete = true;
         }
