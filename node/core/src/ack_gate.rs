@@ -13,10 +13,7 @@ pub struct AckGate<T> {
 
 impl<T> Default for AckGate<T> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            open_to: LogIndex::default(),
-        }
+        Self { waiting: VecDeque::new(), open_to: LogIndex::default() }
     }
 }
 
@@ -29,10 +26,7 @@ impl<T> AckGate<T> {
     /// Adds a reply. Indexes should not go back; one that does waits for those before it, which is late,
     /// never early.
     pub fn push(&mut self, index: LogIndex, reply: T) {
-        let index = self
-            .waiting
-            .back()
-            .map_or(index, |(last, _)| index.max(*last));
+        let index = self.waiting.back().map_or(index, |(last, _)| index.max(*last));
         self.waiting.push_back((index, reply));
     }
 
@@ -43,11 +37,7 @@ impl<T> AckGate<T> {
 
     /// The next reply that may leave.
     pub fn pop(&mut self) -> Option<(LogIndex, T)> {
-        if self.waiting.front()?.0 <= self.open_to {
-            self.waiting.pop_front()
-        } else {
-            None
-        }
+        if self.waiting.front()?.0 <= self.open_to { self.waiting.pop_front() } else { None }
     }
 
     /// Raises the watermark and hands out everything it releases, in order.
@@ -89,23 +79,13 @@ mod tests {
             gate.push(LogIndex::new(index), reply);
         }
         assert_eq!(gate.pop(), None);
-        let out: String = gate
-            .release(LogIndex::new(4))
-            .map(|(_, reply)| reply)
-            .collect();
+        let out: String = gate.release(LogIndex::new(4)).map(|(_, reply)| reply).collect();
         assert_eq!(out, "abc");
         assert_eq!(gate.release(LogIndex::new(2)).count(), 0);
         assert_eq!(gate.watermark(), LogIndex::new(4));
         gate.push(LogIndex::new(4), 'e');
-        assert_eq!(
-            gate.pop(),
-            None,
-            "a late reply waits behind the one before it"
-        );
-        let failed: Vec<_> = gate
-            .fail_all()
-            .map(|(index, reply)| (index.get(), reply))
-            .collect();
+        assert_eq!(gate.pop(), None, "a late reply waits behind the one before it");
+        let failed: Vec<_> = gate.fail_all().map(|(index, reply)| (index.get(), reply)).collect();
         assert_eq!(failed, [(7, 'd'), (7, 'e')]);
         assert!(gate.is_empty());
     }

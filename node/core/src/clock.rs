@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since the Unix epoch, as stamped by a leader or passed in by a caller.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);
 

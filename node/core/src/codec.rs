@@ -73,14 +73,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let end = self
-            .at
-            .checked_add(len)
-            .ok_or(DecodeError::Length(self.at))?;
-        let slice = self
-            .bytes
-            .get(self.at..end)
-            .ok_or(DecodeError::Truncated(self.bytes.len()))?;
+        let end = self.at.checked_add(len).ok_or(DecodeError::Length(self.at))?;
+        let slice = self.bytes.get(self.at..end).ok_or(DecodeError::Truncated(self.bytes.len()))?;
         self.at = end;
         Ok(slice)
     }
@@ -156,10 +150,7 @@ mod tests {
         assert_eq!(read.bytes(), Ok(&b"abc"[..]));
         assert_eq!(read.u64(), Ok(9));
         assert_eq!(read.u8(), Err(DecodeError::Truncated(bytes.len())));
-        assert_eq!(
-            Reader::new(&[0xff; 11]).varint(),
-            Err(DecodeError::Length(0))
-        );
+        assert_eq!(Reader::new(&[0xff; 11]).varint(), Err(DecodeError::Length(0)));
         assert_eq!(Reader::new(&[5, 1]).count(), Err(DecodeError::Length(0)));
         assert_eq!(Reader::new(&[5]).end(), Err(DecodeError::Trailing(1)));
     }

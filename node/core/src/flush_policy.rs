@@ -62,9 +62,7 @@ pub fn decide(facts: &FlushFacts) -> FlushWant {
     let checkpoint = facts.log_pressure
         || facts.since_checkpoint_bytes >= CHECKPOINT_BYTES
         || facts.oldest_unpersisted_ns >= CHECKPOINT_AGE_NS
-        || facts
-            .barrier
-            .is_some_and(|barrier| barrier > facts.persisted);
+        || facts.barrier.is_some_and(|barrier| barrier > facts.persisted);
     if checkpoint {
         return FlushWant::Checkpoint;
     }
@@ -84,112 +82,33 @@ mod tests {
     #[test]
     fn table() {
         let at = LogIndex::new;
-        let idle = FlushFacts {
-            applied: at(9),
-            stored: at(5),
-            persisted: at(3),
-            ..FlushFacts::default()
-        };
+        let idle = FlushFacts { applied: at(9), stored: at(5), persisted: at(3), ..FlushFacts::default() };
         let cases = [
             ("a little is left alone", idle, FlushWant::Nothing),
             (
                 "everything is persisted",
-                FlushFacts {
-                    persisted: at(9),
-                    log_pressure: true,
-                    ..idle
-                },
+                FlushFacts { persisted: at(9), log_pressure: true, ..idle },
                 FlushWant::Nothing,
             ),
-            (
-                "an extent is full",
-                FlushFacts {
-                    unwritten_bytes: WRITE_BYTES,
-                    ..idle
-                },
-                FlushWant::Write,
-            ),
-            (
-                "a confirmation waits",
-                FlushFacts {
-                    wait_stored: Some(at(6)),
-                    ..idle
-                },
-                FlushWant::Write,
-            ),
-            (
-                "its bytes are there",
-                FlushFacts {
-                    wait_stored: Some(at(5)),
-                    ..idle
-                },
-                FlushWant::Nothing,
-            ),
-            (
-                "it waits for more than is applied",
-                FlushFacts {
-                    wait_stored: Some(at(10)),
-                    ..idle
-                },
-                FlushWant::Nothing,
-            ),
+            ("an extent is full", FlushFacts { unwritten_bytes: WRITE_BYTES, ..idle }, FlushWant::Write),
+            ("a confirmation waits", FlushFacts { wait_stored: Some(at(6)), ..idle }, FlushWant::Write),
+            ("its bytes are there", FlushFacts { wait_stored: Some(at(5)), ..idle }, FlushWant::Nothing),
+            ("it waits for more than is applied", FlushFacts { wait_stored: Some(at(10)), ..idle }, FlushWant::Nothing),
             (
                 "a confirmation waits for a sync",
-                FlushFacts {
-                    wait_stored_synced: Some(at(4)),
-                    ..idle
-                },
+                FlushFacts { wait_stored_synced: Some(at(4)), ..idle },
                 FlushWant::Sync,
             ),
             (
                 "much since the checkpoint",
-                FlushFacts {
-                    since_checkpoint_bytes: CHECKPOINT_BYTES,
-                    ..idle
-                },
+                FlushFacts { since_checkpoint_bytes: CHECKPOINT_BYTES, ..idle },
                 FlushWant::Checkpoint,
             ),
-            (
-                "the log wants space",
-                FlushFacts {
-                    log_pressure: true,
-                    ..idle
-                },
-                FlushWant::Checkpoint,
-            ),
-            (
-                "a barrier is ahead",
-                FlushFacts {
-                    barrier: Some(at(4)),
-                    ..idle
-                },
-                FlushWant::Checkpoint,
-            ),
-            (
-                "a barrier is behind",
-                FlushFacts {
-                    barrier: Some(at(3)),
-                    ..idle
-                },
-                FlushWant::Nothing,
-            ),
-            (
-                "old enough",
-                FlushFacts {
-                    oldest_unpersisted_ns: CHECKPOINT_AGE_NS,
-                    ..idle
-                },
-                FlushWant::Checkpoint,
-            ),
-            (
-                "one job at a time",
-                FlushFacts {
-                    log_pressure: true,
-                    busy: true,
-                    ..idle
-                },
-                FlushWant::Nothing,
-            ),
+            ("the log wants space", FlushFacts { log_pressure: true, ..idle }, FlushWant::Checkpoint),
+            ("a barrier is ahead", FlushFacts { barrier: Some(at(4)), ..idle }, FlushWant::Checkpoint),
+            ("a barrier is behind", FlushFacts { barrier: Some(at(3)), ..idle }, FlushWant::Nothing),
+            ("old enough", FlushFacts { oldest_unpersisted_ns: CHECKPOINT_AGE_NS, ..idle }, FlushWant::Checkpoint),
+            ("one job at a time", FlushFacts { log_pressure: true, busy: true, ..idle }, FlushWant::Nothing),
         ];
         for (name, facts, want) in cases {
             assert_eq!(decide(&facts), want, "{name}");

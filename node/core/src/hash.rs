@@ -46,16 +46,10 @@ mod tests {
 
     #[test]
     fn close_keys_hash_apart() {
-        let hashes: HashSet<u64> = (0..20_000)
-            .map(|i| super::bytes(format!("orders.{i}.new").as_bytes()))
-            .collect();
+        let hashes: HashSet<u64> = (0..20_000).map(|i| super::bytes(format!("orders.{i}.new").as_bytes())).collect();
         assert_eq!(hashes.len(), 20_000);
         let low: HashSet<u64> = hashes.iter().map(|h| h & 0xffff).collect();
-        assert!(
-            low.len() > 15_000,
-            "low bits spread over only {} values",
-            low.len()
-        );
+        assert!(low.len() > 15_000, "low bits spread over only {} values", low.len());
     }
 
     #[test]

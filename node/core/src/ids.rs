@@ -91,9 +91,7 @@ impl StreamSeq {
 }
 
 /// Where an entry stands in its group's log.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LogPosition {
     /// Term under which the entry was appended to the log.
     pub term: Term,
@@ -109,9 +107,6 @@ mod tests {
     fn ids_print_and_serialize_as_their_number() {
         assert_eq!(StreamSeq::FIRST.next().to_string(), "2");
         assert_eq!(serde_json::to_string(&LogIndex::new(7)).unwrap(), "7");
-        assert_eq!(
-            serde_json::from_str::<LogIndex>("7").unwrap(),
-            LogIndex::new(7)
-        );
+        assert_eq!(serde_json::from_str::<LogIndex>("7").unwrap(), LogIndex::new(7));
     }
 }

@@ -171,9 +171,7 @@ pub enum RecoveryPlan {
 /// suffix that status reports.
 pub fn decide(facts: &OpenFacts) -> RecoveryPlan {
     if facts.rolled_back {
-        return RecoveryPlan::Refuse {
-            why: RefuseReason::RolledBack,
-        };
+        return RecoveryPlan::Refuse { why: RefuseReason::RolledBack };
     }
     if facts.replica_count > 1
         && let Some(why) = must_rejoin(facts)
@@ -183,9 +181,7 @@ pub fn decide(facts: &OpenFacts) -> RecoveryPlan {
     match sound_start(facts) {
         Ok(plan) => plan,
         Err(why) if facts.replica_count > 1 => RecoveryPlan::Repair { why },
-        Err(why) => RecoveryPlan::Refuse {
-            why: RefuseReason::OnlyCopyDamaged(why),
-        },
+        Err(why) => RecoveryPlan::Refuse { why: RefuseReason::OnlyCopyDamaged(why) },
     }
 }
 
@@ -210,17 +206,10 @@ fn must_rejoin(facts: &OpenFacts) -> Option<RejoinReason> {
 fn sound_start(facts: &OpenFacts) -> Result<RecoveryPlan, RepairReason> {
     let keep = match facts.log_end {
         LogEnd::Clean => None,
-        LogEnd::TornTail {
-            within_synced: true,
-            ..
-        }
-        | LogEnd::Corrupt { .. } => {
+        LogEnd::TornTail { within_synced: true, .. } | LogEnd::Corrupt { .. } => {
             return Err(RepairReason::LogCorrupt);
         }
-        LogEnd::TornTail {
-            last_complete,
-            within_synced: false,
-        } => Some(last_complete),
+        LogEnd::TornTail { last_complete, within_synced: false } => Some(last_complete),
     };
     let from = match facts.checkpoint {
         CheckpointFound::None => LogIndex::default(),
@@ -325,26 +314,15 @@ impl PhaseLatch {
     /// Starts with the plan. `log_last` is the end of the replica's own log.
     pub fn new(plan: &RecoveryPlan, log_last: LogIndex) -> Self {
         let phase = match plan {
-            RecoveryPlan::Replay { .. } | RecoveryPlan::TruncateTail { .. } => {
-                Phase::LoadingSnapshot
-            }
+            RecoveryPlan::Replay { .. } | RecoveryPlan::TruncateTail { .. } => Phase::LoadingSnapshot,
             RecoveryPlan::RejoinAsLearner { .. } => Phase::CatchingUp,
             RecoveryPlan::Repair { .. } => Phase::Repairing,
-            RecoveryPlan::Refuse {
-                why: RefuseReason::RolledBack,
-            } => Phase::Quarantined,
-            RecoveryPlan::Refuse {
-                why: RefuseReason::OnlyCopyDamaged(why),
-            } => Phase::Failed {
-                why: format!("the only copy is damaged: {why:?}"),
-            },
+            RecoveryPlan::Refuse { why: RefuseReason::RolledBack } => Phase::Quarantined,
+            RecoveryPlan::Refuse { why: RefuseReason::OnlyCopyDamaged(why) } => {
+                Phase::Failed { why: format!("the only copy is damaged: {why:?}") }
+            }
         };
-        Self {
-            phase,
-            log_last,
-            target: None,
-            barrier: None,
-        }
+        Self { phase, log_last, target: None, barrier: None }
     }
 
     /// The phase.

@@ -196,9 +196,7 @@ impl SeqSet {
 
     /// The lowest above `seq`.
     pub fn next_after(&self, seq: StreamSeq) -> Option<StreamSeq> {
-        seq.get()
-            .checked_add(1)
-            .and_then(|from| self.next_from(StreamSeq::new(from)))
+        seq.get().checked_add(1).and_then(|from| self.next_from(StreamSeq::new(from)))
     }
 
     /// The highest at or below `seq`.
@@ -206,14 +204,10 @@ impl SeqSet {
         match self {
             Self::Empty => None,
             Self::Range(first, last) => (seq.get() >= *first).then_some(seq.get().min(*last)),
-            Self::Few(few) => few
-                .partition_point(|&s| s <= seq.get())
-                .checked_sub(1)
-                .and_then(|at| few.get(at).copied()),
-            Self::Many(many) => many
-                .rank(seq.get())
-                .checked_sub(1)
-                .and_then(|at| many.select(at)),
+            Self::Few(few) => {
+                few.partition_point(|&s| s <= seq.get()).checked_sub(1).and_then(|at| few.get(at).copied())
+            }
+            Self::Many(many) => many.rank(seq.get()).checked_sub(1).and_then(|at| many.select(at)),
         }
         .map(StreamSeq::new)
     }
@@ -259,22 +253,10 @@ mod tests {
         assert_eq!(set.contains(seq), model.contains(&probe));
         assert_eq!(set.rank(seq), model.range(..=probe).count() as u64);
         assert_eq!(set.count_from(seq), model.range(probe..).count() as u64);
-        assert_eq!(
-            get(set.next_from(seq)),
-            model.range(probe..).next().copied()
-        );
-        assert_eq!(
-            get(set.next_after(seq)),
-            model.range(probe + 1..).next().copied()
-        );
-        assert_eq!(
-            get(set.last_up_to(seq)),
-            model.range(..=probe).next_back().copied()
-        );
-        assert_eq!(
-            get(set.nth(probe)),
-            model.iter().nth(probe as usize).copied()
-        );
+        assert_eq!(get(set.next_from(seq)), model.range(probe..).next().copied());
+        assert_eq!(get(set.next_after(seq)), model.range(probe + 1..).next().copied());
+        assert_eq!(get(set.last_up_to(seq)), model.range(..=probe).next_back().copied());
+        assert_eq!(get(set.nth(probe)), model.iter().nth(probe as usize).copied());
     }
 
     proptest! {

@@ -38,15 +38,11 @@ impl SubjectIndex {
     }
 
     fn slot_of(&self, subject: &[u8]) -> Option<u32> {
-        self.table
-            .find(hash::bytes(subject), |&slot| self.is(slot, subject))
-            .copied()
+        self.table.find(hash::bytes(subject), |&slot| self.is(slot, subject)).copied()
     }
 
     fn is(&self, slot: u32, subject: &[u8]) -> bool {
-        self.slab[slot as usize]
-            .as_ref()
-            .is_some_and(|entry| *entry.subject == *subject)
+        self.slab[slot as usize].as_ref().is_some_and(|entry| *entry.subject == *subject)
     }
 
     /// Notes a message with a sequence above all others.
@@ -70,38 +66,29 @@ impl SubjectIndex {
     }
 
     fn add(&mut self, subject: &[u8]) -> u32 {
-        let entry = Some(Entry {
-            subject: subject.into(),
-            seqs: SeqSet::Empty,
-        });
+        let entry = Some(Entry { subject: subject.into(), seqs: SeqSet::Empty });
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slab[slot as usize] = entry;
                 slot
             }
             None => {
-                let slot =
-                    u32::try_from(self.slab.len()).expect("fewer than 2^32 subjects fit memory");
+                let slot = u32::try_from(self.slab.len()).expect("fewer than 2^32 subjects fit memory");
                 self.slab.push(entry);
                 slot
             }
         };
         let slab = &self.slab;
-        self.table
-            .insert_unique(hash::bytes(subject), slot, |&slot| {
-                slab[slot as usize]
-                    .as_ref()
-                    .map_or(0, |entry| hash::bytes(&entry.subject))
-            });
+        self.table.insert_unique(hash::bytes(subject), slot, |&slot| {
+            slab[slot as usize].as_ref().map_or(0, |entry| hash::bytes(&entry.subject))
+        });
         slot
     }
 
     /// The messages of the subject that was just pushed.
     pub fn at(&self, slot: SubjectSlot) -> &SeqSet {
         const NONE: &SeqSet = &SeqSet::Empty;
-        self.slab[slot.0 as usize]
-            .as_ref()
-            .map_or(NONE, |entry| &entry.seqs)
+        self.slab[slot.0 as usize].as_ref().map_or(NONE, |entry| &entry.seqs)
     }
 
     /// Forgets a message; whether it was there. A subject without messages is forgotten.
@@ -116,10 +103,7 @@ impl SubjectIndex {
         };
         let was = entry.seqs.remove(seq);
         if entry.seqs.is_empty() {
-            if let Ok(found) = self
-                .table
-                .find_entry(hash::bytes(subject), |&at| at == slot)
-            {
+            if let Ok(found) = self.table.find_entry(hash::bytes(subject), |&at| at == slot) {
                 found.remove();
             }
             self.slab[slot as usize] = None;
@@ -149,34 +133,19 @@ impl SubjectIndex {
 
     /// Every subject with its messages, in no promised order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &SeqSet)> {
-        self.slab
-            .iter()
-            .flatten()
-            .map(|entry| (&*entry.subject, &entry.seqs))
+        self.slab.iter().flatten().map(|entry| (&*entry.subject, &entry.seqs))
     }
 
     /// Subjects a filter covers, in no promised order. A literal costs one look-up; a wildcard walks all
     /// subjects (kept behind this method so that a token tree can replace the walk).
-    pub fn by_filter<'a>(
-        &'a self,
-        filter: &'a [u8],
-    ) -> Box<dyn Iterator<Item = (&'a [u8], &'a SeqSet)> + 'a> {
+    pub fn by_filter<'a>(&'a self, filter: &'a [u8]) -> Box<dyn Iterator<Item = (&'a [u8], &'a SeqSet)> + 'a> {
         if is_everything(filter) {
             Box::new(self.iter())
         } else if is_literal(filter) {
-            let entry = self
-                .slot_of(filter)
-                .and_then(|slot| self.slab[slot as usize].as_ref());
-            Box::new(
-                entry
-                    .into_iter()
-                    .map(|entry| (&*entry.subject, &entry.seqs)),
-            )
+            let entry = self.slot_of(filter).and_then(|slot| self.slab[slot as usize].as_ref());
+            Box::new(entry.into_iter().map(|entry| (&*entry.subject, &entry.seqs)))
         } else {
-            Box::new(
-                self.iter()
-                    .filter(move |(subject, _)| matches(filter, subject)),
-            )
+            Box::new(self.iter().filter(move |(subject, _)| matches(filter, subject)))
         }
     }
 
@@ -188,51 +157,30 @@ impl SubjectIndex {
         match filters {
             [] => Box::new(self.iter()),
             [one] => self.by_filter(one.as_ref()),
-            _ if filters
-                .iter()
-                .all(|f| is_literal(f.as_ref()) && !f.as_ref().is_empty()) =>
-            {
-                let distinct = filters.iter().enumerate().filter(|(i, filter)| {
-                    !filters[..*i]
-                        .iter()
-                        .any(|earlier| earlier.as_ref() == filter.as_ref())
-                });
+            _ if filters.iter().all(|f| is_literal(f.as_ref()) && !f.as_ref().is_empty()) => {
+                let distinct = filters
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, filter)| !filters[..*i].iter().any(|earlier| earlier.as_ref() == filter.as_ref()));
                 Box::new(distinct.flat_map(|(_, filter)| self.by_filter(filter.as_ref())))
             }
-            _ => Box::new(
-                self.iter()
-                    .filter(move |(subject, _)| covers_any(filters, subject)),
-            ),
+            _ => Box::new(self.iter().filter(move |(subject, _)| covers_any(filters, subject))),
         }
     }
 
     /// The lowest message at or above `from` that a filter covers.
-    pub fn next_matching<F: AsRef<[u8]>>(
-        &self,
-        filters: &[F],
-        from: StreamSeq,
-    ) -> Option<StreamSeq> {
-        self.by_filters(filters)
-            .filter_map(|(_, seqs)| seqs.next_from(from))
-            .min()
+    pub fn next_matching<F: AsRef<[u8]>>(&self, filters: &[F], from: StreamSeq) -> Option<StreamSeq> {
+        self.by_filters(filters).filter_map(|(_, seqs)| seqs.next_from(from)).min()
     }
 
     /// The highest message at or below `up_to` that a filter covers.
-    pub fn last_matching<F: AsRef<[u8]>>(
-        &self,
-        filters: &[F],
-        up_to: StreamSeq,
-    ) -> Option<StreamSeq> {
-        self.by_filters(filters)
-            .filter_map(|(_, seqs)| seqs.last_up_to(up_to))
-            .max()
+    pub fn last_matching<F: AsRef<[u8]>>(&self, filters: &[F], up_to: StreamSeq) -> Option<StreamSeq> {
+        self.by_filters(filters).filter_map(|(_, seqs)| seqs.last_up_to(up_to)).max()
     }
 
     /// How many messages at or above `from` a filter covers.
     pub fn count_matching<F: AsRef<[u8]>>(&self, filters: &[F], from: StreamSeq) -> u64 {
-        self.by_filters(filters)
-            .map(|(_, seqs)| seqs.count_from(from))
-            .sum()
+        self.by_filters(filters).map(|(_, seqs)| seqs.count_from(from)).sum()
     }
 
     /// The last message of a literal subject.
@@ -241,25 +189,17 @@ impl SubjectIndex {
     }
 
     /// The last message at or below `up_to` of every subject that a filter covers, in sequence order.
-    pub fn last_per_subject<F: AsRef<[u8]>>(
-        &self,
-        filters: &[F],
-        up_to: StreamSeq,
-    ) -> Vec<StreamSeq> {
-        let mut lasts: Vec<StreamSeq> = self
-            .by_filters(filters)
-            .filter_map(|(_, seqs)| seqs.last_up_to(up_to))
-            .collect();
+    pub fn last_per_subject<F: AsRef<[u8]>>(&self, filters: &[F], up_to: StreamSeq) -> Vec<StreamSeq> {
+        let mut lasts: Vec<StreamSeq> =
+            self.by_filters(filters).filter_map(|(_, seqs)| seqs.last_up_to(up_to)).collect();
         lasts.sort_unstable();
         lasts
     }
 
     /// Message count of every subject that the filter covers, sorted by subject.
     pub fn subjects_matching(&self, filter: &[u8]) -> Vec<(Box<[u8]>, u64)> {
-        let mut counts: Vec<(Box<[u8]>, u64)> = self
-            .by_filter(filter)
-            .map(|(subject, seqs)| (subject.into(), seqs.len()))
-            .collect();
+        let mut counts: Vec<(Box<[u8]>, u64)> =
+            self.by_filter(filter).map(|(subject, seqs)| (subject.into(), seqs.len())).collect();
         counts.sort_unstable();
         counts
     }
@@ -268,9 +208,7 @@ impl SubjectIndex {
 /// Whether any of the filters covers the subject; no filters cover all.
 pub fn covers_any<F: AsRef<[u8]>>(filters: &[F], subject: &[u8]) -> bool {
     filters.is_empty()
-        || filters
-            .iter()
-            .any(|filter| is_everything(filter.as_ref()) || matches(filter.as_ref(), subject))
+        || filters.iter().any(|filter| is_everything(filter.as_ref()) || matches(filter.as_ref(), subject))
 }
 
 #[cfg(test)]
@@ -301,10 +239,7 @@ mod tests {
         assert_eq!(index.last_by_subject(b"a.x"), Some(seq(4)));
         assert_eq!(index.last_per_subject(&["a.>"], seq(5)), [seq(2), seq(4)]);
         let counts = index.subjects_matching(b"a.>");
-        let counts: Vec<_> = counts
-            .iter()
-            .map(|(s, n)| (std::str::from_utf8(s).unwrap(), *n))
-            .collect();
+        let counts: Vec<_> = counts.iter().map(|(s, n)| (std::str::from_utf8(s).unwrap(), *n)).collect();
         assert_eq!(counts, [("a.x", 2), ("a.y", 1), ("a.z", 1)]);
     }
 

@@ -32,9 +32,7 @@ fn split(subject: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// Whether a filter names exactly one subject.
 pub fn is_literal(filter: &[u8]) -> bool {
-    !filter
-        .split(|&b| b == b'.')
-        .any(|token| token == b"*" || token == b">")
+    !filter.split(|&b| b == b'.').any(|token| token == b"*" || token == b">")
 }
 
 /// Whether a filter covers every subject.
@@ -66,11 +64,7 @@ mod tests {
             ("a.b*", "a.b*", true),
             ("a.b*", "a.bc", false),
         ] {
-            assert_eq!(
-                matches(filter.as_bytes(), subject.as_bytes()),
-                expected,
-                "{filter} against {subject}"
-            );
+            assert_eq!(matches(filter.as_bytes(), subject.as_bytes()), expected, "{filter} against {subject}");
         }
     }
 

@@ -69,16 +69,7 @@ fn ordered(
     upper_name: &'static str,
     upper: LogIndex,
 ) -> Result<(), Violation> {
-    if lower <= upper {
-        Ok(())
-    } else {
-        Err(Violation {
-            lower_name,
-            lower,
-            upper_name,
-            upper,
-        })
-    }
+    if lower <= upper { Ok(()) } else { Err(Violation { lower_name, lower, upper_name, upper }) }
 }
 
 #[cfg(test)]
@@ -109,38 +100,14 @@ mod tests {
     fn each_inversion_is_named() {
         type Break = fn(&mut Watermarks);
         let cases: [(Break, &str); 8] = [
-            (
-                |w| w.purged = LogIndex::new(3),
-                "purged 3 is above persisted 2",
-            ),
-            (
-                |w| w.persisted = LogIndex::new(4),
-                "persisted 4 is above stored 3",
-            ),
-            (
-                |w| w.stored = LogIndex::new(5),
-                "stored 5 is above applied 4",
-            ),
-            (
-                |w| w.applied = LogIndex::new(6),
-                "applied 6 is above committed 5",
-            ),
-            (
-                |w| w.committed = LogIndex::new(9),
-                "committed 9 is above accepted 8",
-            ),
-            (
-                |w| w.synced = LogIndex::new(8),
-                "synced 8 is above written 7",
-            ),
-            (
-                |w| w.written = LogIndex::new(9),
-                "written 9 is above accepted 8",
-            ),
-            (
-                |w| w.synced = LogIndex::new(1),
-                "persisted 2 is above synced 1",
-            ),
+            (|w| w.purged = LogIndex::new(3), "purged 3 is above persisted 2"),
+            (|w| w.persisted = LogIndex::new(4), "persisted 4 is above stored 3"),
+            (|w| w.stored = LogIndex::new(5), "stored 5 is above applied 4"),
+            (|w| w.applied = LogIndex::new(6), "applied 6 is above committed 5"),
+            (|w| w.committed = LogIndex::new(9), "committed 9 is above accepted 8"),
+            (|w| w.synced = LogIndex::new(8), "synced 8 is above written 7"),
+            (|w| w.written = LogIndex::new(9), "written 9 is above accepted 8"),
+            (|w| w.synced = LogIndex::new(1), "persisted 2 is above synced 1"),
         ];
         for (break_it, text) in cases {
             let mut marks = sound();

@@ -18,8 +18,7 @@ impl Catalog {
     pub fn apply(&mut self, index: LogIndex, entry: &CatalogEntry) -> CatalogResponse {
         self.applied = index;
         self.clock = self.clock.max(entry.ts);
-        self.decide(index, entry)
-            .unwrap_or_else(CatalogResponse::Refused)
+        self.decide(index, entry).unwrap_or_else(CatalogResponse::Refused)
     }
 
     fn decide(&mut self, index: LogIndex, entry: &CatalogEntry) -> Outcome {
@@ -27,42 +26,28 @@ impl Catalog {
             self.fence.check(number, self.clock)?;
         }
         match entry.command.clone() {
-            CatalogCommand::InitCluster { cluster_id } => Ok(CatalogResponse::Cluster {
-                cluster_id: self.cluster_id.get_or_insert(cluster_id).clone(),
-            }),
-            CatalogCommand::RegisterNode {
-                name,
-                incarnation,
-                addresses,
-                boot_epoch,
-                tags,
-                zone,
-            } => self.register_node(NodeEntry {
-                name,
-                incarnation,
-                past: BTreeSet::new(),
-                addresses,
-                boot_epoch,
-                tags,
-                zone,
-                state: NodeState::Active,
-                joined: self.clock,
-            }),
+            CatalogCommand::InitCluster { cluster_id } => {
+                Ok(CatalogResponse::Cluster { cluster_id: self.cluster_id.get_or_insert(cluster_id).clone() })
+            }
+            CatalogCommand::RegisterNode { name, incarnation, addresses, boot_epoch, tags, zone } => self
+                .register_node(NodeEntry {
+                    name,
+                    incarnation,
+                    past: BTreeSet::new(),
+                    addresses,
+                    boot_epoch,
+                    tags,
+                    zone,
+                    state: NodeState::Active,
+                    joined: self.clock,
+                }),
             CatalogCommand::SetNodeState { name, state } => self.set_node_state(&name, state),
-            CatalogCommand::CreateStream {
-                key,
-                subjects,
-                config,
-                replicas,
-                owner,
-            } => self.create_stream(index, key, subjects, config, replicas, owner),
-            CatalogCommand::UpdateStream {
-                id,
-                subjects,
-                config,
-                expected_generation,
-                owner,
-            } => self.update_stream(id, subjects, config, expected_generation, owner),
+            CatalogCommand::CreateStream { key, subjects, config, replicas, owner } => {
+                self.create_stream(index, key, subjects, config, replicas, owner)
+            }
+            CatalogCommand::UpdateStream { id, subjects, config, expected_generation, owner } => {
+                self.update_stream(id, subjects, config, expected_generation, owner)
+            }
             CatalogCommand::PlaceStream { id, replicas } => self.place_stream(id, replicas),
             CatalogCommand::RegroupStream { id, from } => self.regroup_stream(id, from),
             CatalogCommand::RemoveStream { id, expected_owner } => {
@@ -88,10 +73,7 @@ impl Catalog {
     }
 
     fn fenced(&self, number: FenceNumber) -> CatalogResponse {
-        CatalogResponse::Fenced {
-            number,
-            expires: self.fence.expires,
-        }
+        CatalogResponse::Fenced { number, expires: self.fence.expires }
     }
 
     fn register_node(&mut self, mut reported: NodeEntry) -> Outcome {
@@ -99,19 +81,14 @@ impl Catalog {
         match known {
             Some(known) if known.incarnation == reported.incarnation => {
                 if reported.boot_epoch < known.boot_epoch {
-                    return Err(CatalogRefusal::RolledBack {
-                        given: reported.boot_epoch,
-                        known: known.boot_epoch,
-                    });
+                    return Err(CatalogRefusal::RolledBack { given: reported.boot_epoch, known: known.boot_epoch });
                 }
                 reported.past = known.past.clone();
                 reported.state = known.state;
             }
             _ => {
                 if self.incarnations().contains(&reported.incarnation) {
-                    return Err(CatalogRefusal::IncarnationReused {
-                        incarnation: reported.incarnation,
-                    });
+                    return Err(CatalogRefusal::IncarnationReused { incarnation: reported.incarnation });
                 }
                 if let Some(known) = known {
                     reported.past = known.past.clone();
@@ -135,8 +112,7 @@ impl Catalog {
             return Err(CatalogRefusal::NodeNotFound { node: name.clone() });
         };
         if state == NodeState::Removed {
-            let holds =
-                |stream: &&StreamEntry| stream.replicas.iter().any(|replica| replica.node == *name);
+            let holds = |stream: &&StreamEntry| stream.replicas.iter().any(|replica| replica.node == *name);
             let streams = self.streams.values().filter(holds).count() as u64;
             if streams > 0 {
                 return Err(CatalogRefusal::NodeInUse { streams });
@@ -201,23 +177,12 @@ impl Catalog {
         expected_generation: Option<Generation>,
         owner: Option<Owner>,
     ) -> Outcome {
-        let stream = self
-            .streams
-            .get(&id)
-            .ok_or(CatalogRefusal::StreamNotFound)?;
-        if let Some(expected) =
-            expected_generation.filter(|expected| *expected != stream.generation)
-        {
-            return Err(CatalogRefusal::WrongGeneration {
-                expected,
-                current: stream.generation,
-            });
+        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        if let Some(expected) = expected_generation.filter(|expected| *expected != stream.generation) {
+            return Err(CatalogRefusal::WrongGeneration { expected, current: stream.generation });
         }
         self.check_subjects(&stream.key, &subjects)?;
-        let stream = self
-            .streams
-            .get_mut(&id)
-            .ok_or(CatalogRefusal::StreamNotFound)?;
+        let stream = self.streams.get_mut(&id).ok_or(CatalogRefusal::StreamNotFound)?;
         if stream.config != config || stream.subjects != subjects {
             stream.config = config;
             stream.subjects = subjects;
@@ -226,16 +191,11 @@ impl Catalog {
         if owner.is_some() {
             stream.owner = owner;
         }
-        Ok(CatalogResponse::Updated {
-            generation: stream.generation,
-        })
+        Ok(CatalogResponse::Updated { generation: stream.generation })
     }
 
     fn place_stream(&mut self, id: StreamId, replicas: Vec<Replica>) -> Outcome {
-        let stream = self
-            .streams
-            .get(&id)
-            .ok_or(CatalogRefusal::StreamNotFound)?;
+        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
         self.check_replicas(&replicas, &stream.replicas)?;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.replicas = replicas;
@@ -244,11 +204,7 @@ impl Catalog {
     }
 
     fn regroup_stream(&mut self, id: StreamId, from: GroupId) -> Outcome {
-        let current = self
-            .streams
-            .get(&id)
-            .ok_or(CatalogRefusal::StreamNotFound)?
-            .group;
+        let current = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?.group;
         if current != from {
             return Err(CatalogRefusal::WrongGroup { current });
         }
@@ -259,12 +215,7 @@ impl Catalog {
         Ok(CatalogResponse::Regrouped { group })
     }
 
-    fn remove_stream(
-        &mut self,
-        index: LogIndex,
-        id: StreamId,
-        expected_owner: Option<&Owner>,
-    ) -> Outcome {
+    fn remove_stream(&mut self, index: LogIndex, id: StreamId, expected_owner: Option<&Owner>) -> Outcome {
         let Some(stream) = self.streams.get(&id) else {
             // Asked again, for instance after a lost reply.
             return match self.removals.contains_key(&id) {
@@ -275,26 +226,11 @@ impl Catalog {
         if expected_owner.is_some() && expected_owner != stream.owner.as_ref() {
             return Err(CatalogRefusal::WrongOwner);
         }
-        let mut stream = self
-            .streams
-            .remove(&id)
-            .ok_or(CatalogRefusal::StreamNotFound)?;
+        let mut stream = self.streams.remove(&id).ok_or(CatalogRefusal::StreamNotFound)?;
         self.names.remove(&stream.key);
         stream.state = StreamState::Removing;
-        let awaiting = stream
-            .replicas
-            .iter()
-            .map(|replica| replica.node.clone())
-            .collect();
-        self.removals.insert(
-            id,
-            Removal {
-                stream,
-                index,
-                removed: self.clock,
-                awaiting,
-            },
-        );
+        let awaiting = stream.replicas.iter().map(|replica| replica.node.clone()).collect();
+        self.removals.insert(id, Removal { stream, index, removed: self.clock, awaiting });
         Ok(CatalogResponse::Done)
     }
 
@@ -310,19 +246,14 @@ impl Catalog {
 
     fn check_subjects(&self, key: &StreamKey, subjects: &[String]) -> Result<(), CatalogRefusal> {
         for (at, filter) in subjects.iter().enumerate() {
-            let clashes = subjects[..at]
-                .iter()
-                .any(|earlier| subject::filters_overlap(earlier.as_bytes(), filter.as_bytes()));
+            let clashes =
+                subjects[..at].iter().any(|earlier| subject::filters_overlap(earlier.as_bytes(), filter.as_bytes()));
             if clashes || subject::check_filter(filter.as_bytes()).is_err() {
-                return Err(CatalogRefusal::InvalidSubject {
-                    subject: filter.clone(),
-                });
+                return Err(CatalogRefusal::InvalidSubject { subject: filter.clone() });
             }
         }
         match self.overlapping(key, subjects) {
-            Some(other) => Err(CatalogRefusal::SubjectsOverlap {
-                with: other.key.name.clone(),
-            }),
+            Some(other) => Err(CatalogRefusal::SubjectsOverlap { with: other.key.name.clone() }),
             None => Ok(()),
         }
     }
@@ -333,16 +264,13 @@ impl Catalog {
             return Err(CatalogRefusal::NoReplicas);
         }
         for (at, replica) in replicas.iter().enumerate() {
-            let twice = replicas[..at]
-                .iter()
-                .any(|earlier| earlier.node == replica.node);
-            let fits = self.nodes.get(&replica.node).is_some_and(|node| {
-                node.state != NodeState::Removed && node.incarnation == replica.raft_id
-            });
+            let twice = replicas[..at].iter().any(|earlier| earlier.node == replica.node);
+            let fits = self
+                .nodes
+                .get(&replica.node)
+                .is_some_and(|node| node.state != NodeState::Removed && node.incarnation == replica.raft_id);
             if twice || !(fits || kept.contains(replica)) {
-                return Err(CatalogRefusal::BadReplica {
-                    node: replica.node.clone(),
-                });
+                return Err(CatalogRefusal::BadReplica { node: replica.node.clone() });
             }
         }
         Ok(())

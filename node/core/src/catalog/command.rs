@@ -43,12 +43,7 @@ pub enum MalformedCommand {
 impl CatalogEntry {
     /// A command with the leader's time.
     pub fn new(ts: Timestamp, fence: Option<FenceNumber>, command: CatalogCommand) -> Self {
-        Self {
-            version: VERSION,
-            ts,
-            fence,
-            command,
-        }
+        Self { version: VERSION, ts, fence, command }
     }
 
     /// The bytes for the log.

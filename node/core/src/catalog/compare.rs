@@ -13,12 +13,10 @@ pub fn same_config(existing: &Value, wanted: &Value) -> bool {
     let (Value::Object(existing), Value::Object(wanted)) = (existing, wanted) else {
         return existing == wanted;
     };
-    fields(existing)
-        .chain(fields(wanted))
-        .all(|field| match field.as_str() {
-            "metadata" => same_metadata(existing.get("metadata"), wanted.get("metadata")),
-            name => same_value(existing.get(name), wanted.get(name)),
-        })
+    fields(existing).chain(fields(wanted)).all(|field| match field.as_str() {
+        "metadata" => same_metadata(existing.get("metadata"), wanted.get("metadata")),
+        name => same_value(existing.get(name), wanted.get(name)),
+    })
 }
 
 fn fields(object: &Map<String, Value>) -> impl Iterator<Item = &String> {
@@ -40,10 +38,7 @@ fn same_metadata(existing: Option<&Value>, wanted: Option<&Value>) -> bool {
     let (Some(existing), Some(wanted)) = (object(existing), object(wanted)) else {
         return false;
     };
-    let keys = existing
-        .keys()
-        .chain(wanted.keys())
-        .filter(|key| !key.starts_with(SERVER_PREFIX));
+    let keys = existing.keys().chain(wanted.keys()).filter(|key| !key.starts_with(SERVER_PREFIX));
     keys.into_iter().all(|key| match wanted.get(key) {
         None => key.starts_with(STICKY_PREFIX),
         value => existing.get(key) == value,

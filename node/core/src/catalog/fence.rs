@@ -6,9 +6,7 @@ use thiserror::Error;
 use crate::ids::Timestamp;
 
 /// A fencing token. Rises with every issue, for ever.
-#[derive(
-    Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FenceNumber(u64);
 
@@ -78,22 +76,9 @@ impl Fence {
     }
 
     /// Issues the next number. The live holder itself gets a new number too: its former process is fenced off.
-    pub(super) fn acquire(
-        &mut self,
-        holder: &str,
-        ttl_ns: u64,
-        now: Timestamp,
-    ) -> Result<FenceNumber, FenceRefusal> {
-        if let Some(other) = self
-            .holder
-            .as_deref()
-            .filter(|other| *other != holder && self.is_live(now))
-        {
-            return Err(FenceRefusal::Held {
-                number: self.number,
-                holder: other.to_owned(),
-                expires: self.expires,
-            });
+    pub(super) fn acquire(&mut self, holder: &str, ttl_ns: u64, now: Timestamp) -> Result<FenceNumber, FenceRefusal> {
+        if let Some(other) = self.holder.as_deref().filter(|other| *other != holder && self.is_live(now)) {
+            return Err(FenceRefusal::Held { number: self.number, holder: other.to_owned(), expires: self.expires });
         }
         self.number = FenceNumber(self.number.0 + 1);
         self.holder = Some(holder.to_owned());
@@ -102,12 +87,7 @@ impl Fence {
     }
 
     /// Prolongs the newest number, also shortly after it expired, as long as nobody else got one.
-    pub(super) fn renew(
-        &mut self,
-        number: FenceNumber,
-        ttl_ns: u64,
-        now: Timestamp,
-    ) -> Result<(), FenceRefusal> {
+    pub(super) fn renew(&mut self, number: FenceNumber, ttl_ns: u64, now: Timestamp) -> Result<(), FenceRefusal> {
         self.check_number(number)?;
         if self.holder.is_none() {
             return Err(FenceRefusal::Expired { given: number });
@@ -134,10 +114,7 @@ impl Fence {
 
     fn check_number(&self, number: FenceNumber) -> Result<(), FenceRefusal> {
         if number < self.number {
-            return Err(FenceRefusal::Stale {
-                given: number,
-                current: self.number,
-            });
+            return Err(FenceRefusal::Stale { given: number, current: self.number });
         }
         if number > self.number || number.0 == 0 {
             return Err(FenceRefusal::Unknown { given: number });

@@ -39,12 +39,8 @@ struct Incoming {
 impl Catalog {
     /// Everything, in a form that [`Self::from_image`] reads. Equal catalogues have equal images.
     pub fn image(&self) -> Vec<u8> {
-        let outgoing = Outgoing {
-            version: VERSION,
-            catalog: self,
-        };
-        serde_json::to_vec(&outgoing)
-            .expect("keys are strings and numbers, so this always serializes")
+        let outgoing = Outgoing { version: VERSION, catalog: self };
+        serde_json::to_vec(&outgoing).expect("keys are strings and numbers, so this always serializes")
     }
 
     /// Reads an image.

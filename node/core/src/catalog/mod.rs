@@ -17,9 +17,7 @@ mod stream;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use command::{
-    CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse, MalformedCommand,
-};
+pub use command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse, MalformedCommand};
 pub use compare::same_config;
 pub use fence::{Fence, FenceNumber, FenceRefusal};
 pub use image::MalformedImage;
@@ -82,9 +80,7 @@ impl Catalog {
 
     /// The node whose current incarnation this is.
     pub fn node_by_incarnation(&self, incarnation: RaftNodeId) -> Option<&NodeEntry> {
-        self.nodes
-            .values()
-            .find(|node| node.incarnation == incarnation)
+        self.nodes.values().find(|node| node.incarnation == incarnation)
     }
 
     /// A live stream.
@@ -103,10 +99,7 @@ impl Catalog {
     }
 
     /// The live streams of one account, by name.
-    pub fn streams_of<'a>(
-        &'a self,
-        account: &str,
-    ) -> impl Iterator<Item = &'a StreamEntry> + use<'a> {
+    pub fn streams_of<'a>(&'a self, account: &str) -> impl Iterator<Item = &'a StreamEntry> + use<'a> {
         let from = StreamKey::new(account, "");
         let account = from.account.clone();
         self.names
@@ -143,11 +136,7 @@ impl Catalog {
     }
 
     fn rebuild_names(&mut self) {
-        self.names = self
-            .streams
-            .values()
-            .map(|stream| (stream.key.clone(), stream.id))
-            .collect();
+        self.names = self.streams.values().map(|stream| (stream.key.clone(), stream.id)).collect();
     }
 
     fn next_group(&mut self) -> GroupId {
@@ -156,27 +145,17 @@ impl Catalog {
     }
 
     /// Subjects of other streams of the account that overlap with `subjects`.
-    fn overlapping<'a>(
-        &'a self,
-        key: &'a StreamKey,
-        subjects: &'a [String],
-    ) -> Option<&'a StreamEntry> {
-        self.streams_of(&key.account)
-            .filter(|other| other.key != *key)
-            .find(|other| {
-                other.subjects.iter().any(|theirs| {
-                    subjects
-                        .iter()
-                        .any(|ours| filters_overlap(theirs.as_bytes(), ours.as_bytes()))
-                })
-            })
+    fn overlapping<'a>(&'a self, key: &'a StreamKey, subjects: &'a [String]) -> Option<&'a StreamEntry> {
+        self.streams_of(&key.account).filter(|other| other.key != *key).find(|other| {
+            other
+                .subjects
+                .iter()
+                .any(|theirs| subjects.iter().any(|ours| filters_overlap(theirs.as_bytes(), ours.as_bytes())))
+        })
     }
 
     fn incarnations(&self) -> BTreeSet<RaftNodeId> {
-        self.nodes
-            .values()
-            .flat_map(|node| node.past.iter().copied().chain([node.incarnation]))
-            .collect()
+        self.nodes.values().flat_map(|node| node.past.iter().copied().chain([node.incarnation])).collect()
     }
 }
 

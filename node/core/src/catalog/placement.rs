@@ -35,11 +35,7 @@ pub struct NoSuitableNodes {
 
 /// Chooses nodes: kept ones first, then zones not used yet, then fewest replicas, then by a hash of stream and node,
 /// so that equal nodes share evenly. The first of the result is asked to lead: the one that leads least.
-pub fn place(
-    catalog: &Catalog,
-    key: &StreamKey,
-    request: &PlacementRequest,
-) -> Result<Vec<Replica>, NoSuitableNodes> {
+pub fn place(catalog: &Catalog, key: &StreamKey, request: &PlacementRequest) -> Result<Vec<Replica>, NoSuitableNodes> {
     let wanted = request.replicas.max(1);
     let load = Load::of(catalog);
     let mut candidates: Vec<&NodeEntry> = catalog
@@ -56,10 +52,7 @@ pub fn place(
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
     while chosen.len() < wanted {
         let best = candidates.iter().enumerate().min_by_key(|(_, node)| {
-            let zone_used = node
-                .zone
-                .as_deref()
-                .map_or(0, |zone| zones.get(zone).copied().unwrap_or(0));
+            let zone_used = node.zone.as_deref().map_or(0, |zone| zones.get(zone).copied().unwrap_or(0));
             (
                 !request.keep.contains(&node.name),
                 zone_used,
@@ -85,13 +78,7 @@ pub fn place(
             node.name.clone(),
         )
     });
-    Ok(chosen
-        .into_iter()
-        .map(|node| Replica {
-            node: node.name.clone(),
-            raft_id: node.incarnation,
-        })
-        .collect())
+    Ok(chosen.into_iter().map(|node| Replica { node: node.name.clone(), raft_id: node.incarnation }).collect())
 }
 
 /// Replicas and wished-for leaderships per node.
@@ -123,17 +110,9 @@ impl<'a> Load<'a> {
 
 /// FNV-1a over account, stream and node: any fixed hash does, it only breaks ties.
 fn spread(key: &StreamKey, node: &NodeName) -> u64 {
-    let parts = [
-        key.account.as_str(),
-        "/",
-        key.name.as_str(),
-        "/",
-        node.as_str(),
-    ];
+    let parts = [key.account.as_str(), "/", key.name.as_str(), "/", node.as_str()];
     parts
         .iter()
         .flat_map(|part| part.bytes())
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -19,10 +19,7 @@ pub struct StreamKey {
 impl StreamKey {
     /// A key from its parts.
     pub fn new(account: impl Into<String>, name: impl Into<String>) -> Self {
-        Self {
-            account: account.into(),
-            name: name.into(),
-        }
+        Self { account: account.into(), name: name.into() }
     }
 }
 

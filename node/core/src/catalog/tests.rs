@@ -20,10 +20,7 @@ impl Log {
     fn with_nodes(count: u64) -> Self {
         let mut log = Self::default();
         for node in 1..=count {
-            assert_eq!(
-                log.run(register(&format!("n{node}"), node * 100, 1)),
-                CatalogResponse::Done
-            );
+            assert_eq!(log.run(register(&format!("n{node}"), node * 100, 1)), CatalogResponse::Done);
         }
         log
     }
@@ -33,25 +30,15 @@ impl Log {
         self.run_at(at * SECOND, None, command)
     }
 
-    fn run_at(
-        &mut self,
-        ts: u64,
-        fence: Option<FenceNumber>,
-        command: CatalogCommand,
-    ) -> CatalogResponse {
+    fn run_at(&mut self, ts: u64, fence: Option<FenceNumber>, command: CatalogCommand) -> CatalogResponse {
         let entry = CatalogEntry::new(Timestamp::new(ts), fence, command);
         let entry = CatalogEntry::decode(&entry.encode()).unwrap();
         self.entries.push(entry.clone());
-        self.catalog
-            .apply(LogIndex::new(self.entries.len() as u64), &entry)
+        self.catalog.apply(LogIndex::new(self.entries.len() as u64), &entry)
     }
 
     fn create(&mut self, name: &str, subjects: &[&str]) -> CatalogResponse {
-        self.run(create(
-            name,
-            subjects,
-            json!({"name": name, "subjects": subjects}),
-        ))
+        self.run(create(name, subjects, json!({"name": name, "subjects": subjects})))
     }
 }
 
@@ -73,15 +60,9 @@ fn register(name: &str, incarnation: u64, boot_epoch: u64) -> CatalogCommand {
 fn create(name: &str, subjects: &[&str], config: serde_json::Value) -> CatalogCommand {
     CatalogCommand::CreateStream {
         key: StreamKey::new("$G", name),
-        subjects: subjects
-            .iter()
-            .map(|subject| (*subject).to_owned())
-            .collect(),
+        subjects: subjects.iter().map(|subject| (*subject).to_owned()).collect(),
         config,
-        replicas: vec![Replica {
-            node: node("n1"),
-            raft_id: RaftNodeId::new(100),
-        }],
+        replicas: vec![Replica { node: node("n1"), raft_id: RaftNodeId::new(100) }],
         owner: None,
     }
 }
@@ -100,11 +81,7 @@ fn creating_again_is_idempotent_and_a_difference_is_10058() {
     let CatalogResponse::Created { id, .. } = created else {
         panic!("{created:?}");
     };
-    assert_eq!(
-        id.get(),
-        log.catalog.applied().get(),
-        "a stream's id is its log index"
-    );
+    assert_eq!(id.get(), log.catalog.applied().get(), "a stream's id is its log index");
     assert_eq!(log.create("S", &["a.>"]), CatalogResponse::Existing { id });
     assert_eq!(refusal(log.create("S", &["b.>"])).err_code(), Some(10058));
     assert_eq!(log.catalog.streams().count(), 1);
@@ -115,24 +92,12 @@ fn absent_durability_metadata_means_unchanged() {
     let existing = json!({"name": "S", "metadata": {"headwater.sync_mode": "interval", "_nats.ver": "2", "a": "b"}});
     let table = [
         (json!({"name": "S", "metadata": {"a": "b"}}), true),
-        (
-            json!({"name": "S", "metadata": {"a": "b", "headwater.sync_mode": "interval"}}),
-            true,
-        ),
-        (
-            json!({"name": "S", "metadata": {"a": "b", "headwater.sync_mode": "always"}}),
-            false,
-        ),
+        (json!({"name": "S", "metadata": {"a": "b", "headwater.sync_mode": "interval"}}), true),
+        (json!({"name": "S", "metadata": {"a": "b", "headwater.sync_mode": "always"}}), false),
         (json!({"name": "S", "metadata": {"a": "c"}}), false),
         (json!({"name": "S"}), false),
-        (
-            json!({"name": "S", "metadata": {"a": "b"}, "max_msgs": 1}),
-            false,
-        ),
-        (
-            json!({"name": "S", "metadata": {"a": "b"}, "placement": null}),
-            true,
-        ),
+        (json!({"name": "S", "metadata": {"a": "b"}, "max_msgs": 1}), false),
+        (json!({"name": "S", "metadata": {"a": "b"}, "placement": null}), true),
     ];
     for (wanted, same) in table {
         assert_eq!(same_config(&existing, &wanted), same, "{wanted}");
@@ -145,34 +110,19 @@ fn overlapping_subjects_are_refused_within_an_account_only() {
     log.create("S", &["a.*", "b"]);
     let overlap = log.create("T", &["c", "a.x"]);
     assert_eq!(refusal(overlap).err_code(), Some(10065));
-    assert!(matches!(
-        log.create("T", &["c", "a.x.y"]),
-        CatalogResponse::Created { .. }
-    ));
+    assert!(matches!(log.create("T", &["c", "a.x.y"]), CatalogResponse::Created { .. }));
     let own = log.create("U", &["d.>", "d.e"]);
-    assert!(matches!(
-        refusal(own),
-        CatalogRefusal::InvalidSubject { .. }
-    ));
+    assert!(matches!(refusal(own), CatalogRefusal::InvalidSubject { .. }));
     let bad = log.create("U", &["d..e"]);
-    assert!(matches!(
-        refusal(bad),
-        CatalogRefusal::InvalidSubject { .. }
-    ));
+    assert!(matches!(refusal(bad), CatalogRefusal::InvalidSubject { .. }));
     let other_account = CatalogCommand::CreateStream {
         key: StreamKey::new("other", "S"),
         subjects: vec!["a.*".to_owned()],
         config: json!({}),
-        replicas: vec![Replica {
-            node: node("n1"),
-            raft_id: RaftNodeId::new(100),
-        }],
+        replicas: vec![Replica { node: node("n1"), raft_id: RaftNodeId::new(100) }],
         owner: None,
     };
-    assert!(matches!(
-        log.run(other_account),
-        CatalogResponse::Created { .. }
-    ));
+    assert!(matches!(log.run(other_account), CatalogResponse::Created { .. }));
     assert_eq!(log.catalog.streams_of("$G").count(), 2);
     let found = log.catalog.stream_for_subject("$G", b"a.x.y").unwrap();
     assert_eq!(found.key.name, "T");
@@ -186,27 +136,15 @@ fn an_update_keeps_its_own_subjects_and_checks_the_generation() {
     };
     let update = |subjects: &[&str], expected: u64| CatalogCommand::UpdateStream {
         id,
-        subjects: subjects
-            .iter()
-            .map(|subject| (*subject).to_owned())
-            .collect(),
+        subjects: subjects.iter().map(|subject| (*subject).to_owned()).collect(),
         config: json!({"name": "S", "subjects": subjects}),
         expected_generation: Some(Generation::new(expected)),
         owner: None,
     };
-    let second = CatalogResponse::Updated {
-        generation: Generation::new(2),
-    };
+    let second = CatalogResponse::Updated { generation: Generation::new(2) };
     assert_eq!(log.run(update(&["a", "b"], 1)), second);
-    assert_eq!(
-        log.run(update(&["a", "b"], 2)),
-        second,
-        "no change, no generation"
-    );
-    assert!(matches!(
-        refusal(log.run(update(&["c"], 1))),
-        CatalogRefusal::WrongGeneration { .. }
-    ));
+    assert_eq!(log.run(update(&["a", "b"], 2)), second, "no change, no generation");
+    assert!(matches!(refusal(log.run(update(&["c"], 1))), CatalogRefusal::WrongGeneration { .. }));
 }
 
 #[test]
@@ -217,185 +155,85 @@ fn data_goes_only_on_a_removal_record() {
     };
     assert_eq!(log.catalog.verdict(id, &node("n1")), Verdict::Keep);
     assert_eq!(log.catalog.verdict(id, &node("n2")), Verdict::NotPlacedHere);
-    assert_eq!(
-        log.catalog.verdict(StreamId::new(999), &node("n1")),
-        Verdict::Unknown
-    );
+    assert_eq!(log.catalog.verdict(StreamId::new(999), &node("n1")), Verdict::Unknown);
     let wrong = CatalogCommand::RemoveStream {
         id,
-        expected_owner: Some(Owner {
-            namespace: "x".to_owned(),
-            name: "y".to_owned(),
-            uid: None,
-        }),
+        expected_owner: Some(Owner { namespace: "x".to_owned(), name: "y".to_owned(), uid: None }),
     };
     assert_eq!(refusal(log.run(wrong)), CatalogRefusal::WrongOwner);
-    let remove = CatalogCommand::RemoveStream {
-        id,
-        expected_owner: None,
-    };
+    let remove = CatalogCommand::RemoveStream { id, expected_owner: None };
     assert_eq!(log.run(remove.clone()), CatalogResponse::Done);
     assert_eq!(log.run(remove), CatalogResponse::Done, "asked twice");
     assert_eq!(log.catalog.verdict(id, &node("n1")), Verdict::Removed);
     let again = log.create("S", &["a"]);
-    assert!(
-        matches!(again, CatalogResponse::Created { id: new, .. } if new != id),
-        "the name is free, the id is not"
-    );
+    assert!(matches!(again, CatalogResponse::Created { id: new, .. } if new != id), "the name is free, the id is not");
     assert_eq!(log.catalog.verdict(id, &node("n1")), Verdict::Removed);
-    log.run(CatalogCommand::ConfirmRemoval {
-        id,
-        node: node("n1"),
-    });
+    log.run(CatalogCommand::ConfirmRemoval { id, node: node("n1") });
     assert_eq!(log.catalog.removals().count(), 0);
-    assert_eq!(
-        log.catalog.verdict(id, &node("n1")),
-        Verdict::Unknown,
-        "forgotten is not removed"
-    );
+    assert_eq!(log.catalog.verdict(id, &node("n1")), Verdict::Unknown, "forgotten is not removed");
 }
 
 #[test]
 fn incarnations_are_never_reused_and_a_rolled_back_disk_is_seen() {
     let mut log = Log::with_nodes(2);
     assert_eq!(log.run(register("n1", 100, 5)), CatalogResponse::Done);
-    assert!(matches!(
-        refusal(log.run(register("n1", 100, 4))),
-        CatalogRefusal::RolledBack { .. }
-    ));
-    assert!(matches!(
-        refusal(log.run(register("n1", 200, 1))),
-        CatalogRefusal::IncarnationReused { .. }
-    ));
+    assert!(matches!(refusal(log.run(register("n1", 100, 4))), CatalogRefusal::RolledBack { .. }));
+    assert!(matches!(refusal(log.run(register("n1", 200, 1))), CatalogRefusal::IncarnationReused { .. }));
     assert_eq!(log.run(register("n1", 101, 1)), CatalogResponse::Done);
-    assert!(matches!(
-        refusal(log.run(register("n1", 100, 9))),
-        CatalogRefusal::IncarnationReused { .. }
-    ));
-    assert!(matches!(
-        refusal(log.run(register("n3", 100, 9))),
-        CatalogRefusal::IncarnationReused { .. }
-    ));
+    assert!(matches!(refusal(log.run(register("n1", 100, 9))), CatalogRefusal::IncarnationReused { .. }));
+    assert!(matches!(refusal(log.run(register("n3", 100, 9))), CatalogRefusal::IncarnationReused { .. }));
     let entry = log.catalog.node(&node("n1")).unwrap();
     assert_eq!(entry.past, BTreeSet::from([RaftNodeId::new(100)]));
     let stale_replica = log.create("S", &["a"]);
-    assert!(
-        matches!(refusal(stale_replica), CatalogRefusal::BadReplica { .. }),
-        "placed under the past incarnation"
-    );
+    assert!(matches!(refusal(stale_replica), CatalogRefusal::BadReplica { .. }), "placed under the past incarnation");
 }
 
 #[test]
 fn a_node_in_use_cannot_be_removed() {
     let mut log = Log::with_nodes(2);
     log.create("S", &["a"]);
-    let remove = |name: &str| CatalogCommand::SetNodeState {
-        name: node(name),
-        state: NodeState::Removed,
-    };
-    assert_eq!(
-        refusal(log.run(remove("n1"))),
-        CatalogRefusal::NodeInUse { streams: 1 }
-    );
+    let remove = |name: &str| CatalogCommand::SetNodeState { name: node(name), state: NodeState::Removed };
+    assert_eq!(refusal(log.run(remove("n1"))), CatalogRefusal::NodeInUse { streams: 1 });
     assert_eq!(log.run(remove("n2")), CatalogResponse::Done);
-    assert!(matches!(
-        refusal(log.run(remove("n9"))),
-        CatalogRefusal::NodeNotFound { .. }
-    ));
+    assert!(matches!(refusal(log.run(remove("n9"))), CatalogRefusal::NodeNotFound { .. }));
 }
 
 #[test]
 fn an_older_fence_is_refused() {
     let mut log = Log::with_nodes(1);
-    let acquire = |holder: &str| CatalogCommand::AcquireFence {
-        holder: holder.to_owned(),
-        ttl_ns: 10 * SECOND,
-    };
+    let acquire = |holder: &str| CatalogCommand::AcquireFence { holder: holder.to_owned(), ttl_ns: 10 * SECOND };
     let number = |response: CatalogResponse| match response {
         CatalogResponse::Fenced { number, .. } => number,
         other => panic!("{other:?}"),
     };
-    let set = || CatalogCommand::SetNodeState {
-        name: node("n1"),
-        state: NodeState::Draining,
-    };
+    let set = || CatalogCommand::SetNodeState { name: node("n1"), state: NodeState::Draining };
     let one = number(log.run_at(100 * SECOND, None, acquire("a")));
     let held = refusal(log.run_at(101 * SECOND, None, acquire("b")));
-    assert!(matches!(
-        held,
-        CatalogRefusal::Fence(FenceRefusal::Held { .. })
-    ));
-    assert_eq!(
-        log.run_at(102 * SECOND, Some(one), set()),
-        CatalogResponse::Done
-    );
+    assert!(matches!(held, CatalogRefusal::Fence(FenceRefusal::Held { .. })));
+    assert_eq!(log.run_at(102 * SECOND, Some(one), set()), CatalogResponse::Done);
     let expired = refusal(log.run_at(110 * SECOND, Some(one), set()));
-    assert!(matches!(
-        expired,
-        CatalogRefusal::Fence(FenceRefusal::Expired { .. })
-    ));
+    assert!(matches!(expired, CatalogRefusal::Fence(FenceRefusal::Expired { .. })));
     let two = number(log.run_at(110 * SECOND, None, acquire("b")));
     assert!(two > one);
     let stale = refusal(log.run_at(111 * SECOND, Some(one), set()));
-    assert!(matches!(
-        stale,
-        CatalogRefusal::Fence(FenceRefusal::Stale { .. })
-    ));
+    assert!(matches!(stale, CatalogRefusal::Fence(FenceRefusal::Stale { .. })));
     let unknown = refusal(log.run_at(111 * SECOND, Some(FenceNumber::new(99)), set()));
-    assert!(matches!(
-        unknown,
-        CatalogRefusal::Fence(FenceRefusal::Unknown { .. })
-    ));
+    assert!(matches!(unknown, CatalogRefusal::Fence(FenceRefusal::Unknown { .. })));
     // A leader whose clock is behind does not bring an expired fence back to life.
-    let renewed = log.run_at(
-        115 * SECOND,
-        None,
-        CatalogCommand::RenewFence {
-            number: two,
-            ttl_ns: SECOND,
-        },
-    );
+    let renewed = log.run_at(115 * SECOND, None, CatalogCommand::RenewFence { number: two, ttl_ns: SECOND });
     assert_eq!(number(renewed), two);
-    log.run_at(
-        117 * SECOND,
-        None,
-        CatalogCommand::InitCluster {
-            cluster_id: "c".to_owned(),
-        },
-    );
+    log.run_at(117 * SECOND, None, CatalogCommand::InitCluster { cluster_id: "c".to_owned() });
     let late = refusal(log.run_at(115 * SECOND, Some(two), set()));
-    assert!(matches!(
-        late,
-        CatalogRefusal::Fence(FenceRefusal::Expired { .. })
-    ));
-    assert_eq!(
-        log.run_at(
-            118 * SECOND,
-            None,
-            CatalogCommand::ReleaseFence { number: two }
-        ),
-        CatalogResponse::Done
-    );
+    assert!(matches!(late, CatalogRefusal::Fence(FenceRefusal::Expired { .. })));
+    assert_eq!(log.run_at(118 * SECOND, None, CatalogCommand::ReleaseFence { number: two }), CatalogResponse::Done);
     assert!(!log.catalog.fence().is_live(Timestamp::new(118 * SECOND)));
 }
 
 #[test]
 fn placement_spreads_zones_then_load() {
     let mut log = Log::default();
-    for (name, zone) in [
-        ("n1", "a"),
-        ("n2", "a"),
-        ("n3", "b"),
-        ("n4", "b"),
-        ("n5", "c"),
-    ] {
-        let CatalogCommand::RegisterNode {
-            addresses,
-            boot_epoch,
-            tags,
-            ..
-        } = register(name, 1, 1)
-        else {
+    for (name, zone) in [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b"), ("n5", "c")] {
+        let CatalogCommand::RegisterNode { addresses, boot_epoch, tags, .. } = register(name, 1, 1) else {
             panic!("not a registration");
         };
         let incarnation = RaftNodeId::new(name.as_bytes()[1].into());
@@ -411,16 +249,11 @@ fn placement_spreads_zones_then_load() {
     for stream in 0..30 {
         let name = format!("S{stream}");
         let key = StreamKey::new("$G", &name);
-        let request = PlacementRequest {
-            replicas: 3,
-            ..PlacementRequest::default()
-        };
+        let request = PlacementRequest { replicas: 3, ..PlacementRequest::default() };
         let replicas = place(&log.catalog, &key, &request).unwrap();
         assert_eq!(replicas, place(&log.catalog, &key, &request).unwrap());
-        let zones: BTreeSet<_> = replicas
-            .iter()
-            .map(|replica| log.catalog.node(&replica.node).unwrap().zone.clone())
-            .collect();
+        let zones: BTreeSet<_> =
+            replicas.iter().map(|replica| log.catalog.node(&replica.node).unwrap().zone.clone()).collect();
         assert_eq!(zones.len(), 3);
         let created = log.run(CatalogCommand::CreateStream {
             key,
@@ -431,18 +264,9 @@ fn placement_spreads_zones_then_load() {
         });
         assert!(matches!(created, CatalogResponse::Created { .. }));
     }
-    let leads = |name: &str| {
-        log.catalog
-            .streams()
-            .filter(|stream| stream.replicas[0].node == node(name))
-            .count()
-    };
+    let leads = |name: &str| log.catalog.streams().filter(|stream| stream.replicas[0].node == node(name)).count();
     for name in ["n1", "n2", "n3", "n4", "n5"] {
-        assert!(
-            (4..=8).contains(&leads(name)),
-            "{name} leads {}",
-            leads(name)
-        );
+        assert!((4..=8).contains(&leads(name)), "{name} leads {}", leads(name));
     }
     let too_many = PlacementRequest {
         replicas: 4,
@@ -470,14 +294,8 @@ fn damaged_images_are_errors_not_empty_catalogues() {
     assert_eq!(Catalog::from_image(&image).unwrap(), log.catalog);
     assert!(Catalog::from_image(b"").is_err());
     assert!(Catalog::from_image(&image[..image.len() / 2]).is_err());
-    assert!(matches!(
-        Catalog::from_image(br#"{"version":2,"catalog":{}}"#),
-        Err(MalformedImage::Version { found: 2 })
-    ));
-    assert!(matches!(
-        CatalogEntry::decode(br#"{"version":9}"#),
-        Err(MalformedCommand::Version { found: 9 })
-    ));
+    assert!(matches!(Catalog::from_image(br#"{"version":2,"catalog":{}}"#), Err(MalformedImage::Version { found: 2 })));
+    assert!(matches!(CatalogEntry::decode(br#"{"version":9}"#), Err(MalformedCommand::Version { found: 9 })));
 }
 
 fn command() -> impl Strategy<Value = CatalogCommand> {
@@ -485,11 +303,7 @@ fn command() -> impl Strategy<Value = CatalogCommand> {
     let stream = prop::sample::select(vec!["S", "T", "U"]);
     let subject = prop::sample::select(vec!["a", "a.*", "b.>", "b.c", ">"]);
     prop_oneof![
-        (name.clone(), 1u64..8, 1u64..4).prop_map(|(name, inc, epoch)| register(
-            name,
-            inc * 100,
-            epoch
-        )),
+        (name.clone(), 1u64..8, 1u64..4).prop_map(|(name, inc, epoch)| register(name, inc * 100, epoch)),
         (stream, subject.clone(), 1u64..4).prop_map(|(name, subject, inc)| {
             let mut command = create(name, &[subject], json!({ "subject": subject }));
             if let CatalogCommand::CreateStream { replicas, .. } = &mut command {
@@ -504,31 +318,17 @@ fn command() -> impl Strategy<Value = CatalogCommand> {
             expected_generation: None,
             owner: None,
         }),
-        (1u64..60).prop_map(|id| CatalogCommand::RemoveStream {
-            id: StreamId::new(id),
-            expected_owner: None
-        }),
-        (1u64..60, name.clone()).prop_map(|(id, name)| CatalogCommand::ConfirmRemoval {
-            id: StreamId::new(id),
-            node: node(name),
-        }),
-        (1u64..60, 1u64..9).prop_map(|(id, from)| CatalogCommand::RegroupStream {
-            id: StreamId::new(id),
-            from: GroupId::new(from),
-        }),
+        (1u64..60).prop_map(|id| CatalogCommand::RemoveStream { id: StreamId::new(id), expected_owner: None }),
+        (1u64..60, name.clone())
+            .prop_map(|(id, name)| CatalogCommand::ConfirmRemoval { id: StreamId::new(id), node: node(name) }),
+        (1u64..60, 1u64..9)
+            .prop_map(|(id, from)| CatalogCommand::RegroupStream { id: StreamId::new(id), from: GroupId::new(from) }),
         (name, any::<bool>()).prop_map(|(name, removed)| CatalogCommand::SetNodeState {
             name: node(name),
-            state: if removed {
-                NodeState::Removed
-            } else {
-                NodeState::Active
-            },
+            state: if removed { NodeState::Removed } else { NodeState::Active },
         }),
         (prop::sample::select(vec!["a", "b"]), 1u64..5).prop_map(|(holder, ttl)| {
-            CatalogCommand::AcquireFence {
-                holder: holder.to_owned(),
-                ttl_ns: ttl * SECOND,
-            }
+            CatalogCommand::AcquireFence { holder: holder.to_owned(), ttl_ns: ttl * SECOND }
         }),
     ]
 }

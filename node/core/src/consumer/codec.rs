@@ -49,10 +49,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
-        let byte = *self
-            .bytes
-            .get(self.at)
-            .ok_or(Malformed { what, at: self.at })?;
+        let byte = *self.bytes.get(self.at).ok_or(Malformed { what, at: self.at })?;
         self.at += 1;
         Ok(byte)
     }
@@ -79,11 +76,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A count of items of at least `item_len` bytes each: refused when the input cannot hold that many.
-    pub(super) fn count(
-        &mut self,
-        what: &'static str,
-        item_len: usize,
-    ) -> Result<usize, Malformed> {
+    pub(super) fn count(&mut self, what: &'static str, item_len: usize) -> Result<usize, Malformed> {
         let value = self.u64(what)?;
         let most = (self.remaining() / item_len.max(1)) as u64;
         if value > most {

@@ -65,11 +65,7 @@ impl Filters {
 
     /// Whether a subject is wanted.
     pub fn matches(&self, subject: &[u8]) -> bool {
-        self.is_all()
-            || self
-                .0
-                .iter()
-                .any(|filter| subject::filter_matches(filter.as_bytes(), subject))
+        self.is_all() || self.0.iter().any(|filter| subject::filter_matches(filter.as_bytes(), subject))
     }
 }
 
@@ -166,10 +162,7 @@ impl ConsumerConfig {
             ("ack policy", self.ack_policy == next.ack_policy),
             ("max waiting", self.max_waiting == next.max_waiting),
             ("storage", self.mem_storage == next.mem_storage),
-            (
-                "durable name",
-                self.durable == next.durable && self.name == next.name,
-            ),
+            ("durable name", self.durable == next.durable && self.name == next.name),
         ];
         match fixed.into_iter().find(|(_, same)| !same) {
             Some((field, _)) => Err(UpdateRefusal { field }),

@@ -24,27 +24,17 @@ impl ConsumerConfig {
             api::AckPolicy::All => AckPolicy::All,
             api::AckPolicy::Explicit => AckPolicy::Explicit,
             api::AckPolicy::FlowControl => {
-                return Err(Unsupported {
-                    feature: "ack policy flow_control",
-                });
+                return Err(Unsupported { feature: "ack policy flow_control" });
             }
         };
         let durable = config.is_durable();
         Ok(Self {
-            name: if config.name.is_empty() {
-                config.durable_name.clone()
-            } else {
-                config.name.clone()
-            },
+            name: if config.name.is_empty() { config.durable_name.clone() } else { config.name.clone() },
             durable,
             ack_policy,
             ack_wait_ns: positive(config.ack_wait).unwrap_or(0),
             max_deliver: small(config.max_deliver),
-            backoff_ns: config
-                .backoff
-                .iter()
-                .map(|wait| positive(*wait).unwrap_or(0))
-                .collect(),
+            backoff_ns: config.backoff.iter().map(|wait| positive(*wait).unwrap_or(0)).collect(),
             filters: Filters::new(config.filters()),
             deliver_policy: deliver_policy(config),
             max_ack_pending: small(config.max_ack_pending),
@@ -66,9 +56,7 @@ fn deliver_policy(config: &api::ConsumerConfig) -> DeliverPolicy {
         api::DeliverPolicy::All => DeliverPolicy::All,
         api::DeliverPolicy::Last => DeliverPolicy::Last,
         api::DeliverPolicy::New => DeliverPolicy::New,
-        api::DeliverPolicy::ByStartSequence => {
-            DeliverPolicy::ByStartSequence(StreamSeq::new(config.opt_start_seq))
-        }
+        api::DeliverPolicy::ByStartSequence => DeliverPolicy::ByStartSequence(StreamSeq::new(config.opt_start_seq)),
         api::DeliverPolicy::ByStartTime => {
             let at = config.opt_start_time.and_then(ApiTime::ns);
             DeliverPolicy::ByStartTime(Timestamp::new(at.unwrap_or(0)))
@@ -116,10 +104,7 @@ mod tests {
             ..ConsumerConfig::default()
         };
         assert_eq!(ConsumerConfig::from_api(&config), Ok(expected));
-        let flow = api::ConsumerConfig {
-            ack_policy: api::AckPolicy::FlowControl,
-            ..config
-        };
+        let flow = api::ConsumerConfig { ack_policy: api::AckPolicy::FlowControl, ..config };
         assert!(ConsumerConfig::from_api(&flow).is_err());
     }
 }

@@ -37,10 +37,7 @@ impl ConsumerSet {
         if from.u8("image version")? != VERSION {
             return Err(from.fail("image version"));
         }
-        let mut set = Self {
-            ids_given: from.u64("ids given")?,
-            ..Self::default()
-        };
+        let mut set = Self { ids_given: from.u64("ids given")?, ..Self::default() };
         for _ in 0..from.count("consumer count", 8)? {
             let id = ConsumerId::new(from.u64("consumer id")?);
             let state = read_consumer(&mut from)?;
@@ -67,20 +64,14 @@ fn put_consumer(out: &mut Vec<u8>, state: &ConsumerState) {
         pending,
         exhausted,
     } = state;
-    let configs = UpdateConsumer {
-        config: config.clone(),
-        config_json: config_json.clone(),
-    };
+    let configs = UpdateConsumer { config: config.clone(), config_json: config_json.clone() };
     let json = serde_json::to_vec(&configs).expect("strings and numbers always serialize");
     put_bytes(out, &json);
     put_u64(out, created.get());
     put_u64(out, delivered.consumer.get());
     put_u64(out, delivered.stream.get());
     put_u64(out, last_delivered_at.map_or(0, Timestamp::get));
-    put_u64(
-        out,
-        last_per_subject_through.map_or(0, |through| through.get().saturating_add(1)),
-    );
+    put_u64(out, last_per_subject_through.map_or(0, |through| through.get().saturating_add(1)));
     put_runs(out, &SeqRun::collect(exhausted.iter().copied()));
     put_u64(out, pending.len() as u64);
     let mut before = 0;
@@ -97,30 +88,19 @@ fn put_consumer(out: &mut Vec<u8>, state: &ConsumerState) {
 
 fn read_consumer(from: &mut Reader<'_>) -> Result<ConsumerState, Malformed> {
     let json = from.bytes("consumer config")?;
-    let UpdateConsumer {
-        config,
-        config_json,
-    } = serde_json::from_slice(json).map_err(|_| from.fail("consumer config"))?;
+    let UpdateConsumer { config, config_json } =
+        serde_json::from_slice(json).map_err(|_| from.fail("consumer config"))?;
     let created = Timestamp::new(from.u64("created")?);
     let delivered = SequencePair {
         consumer: ConsumerSeq::new(from.u64("delivered consumer seq")?),
         stream: StreamSeq::new(from.u64("delivered stream seq")?),
     };
-    let last_delivered_at = Some(from.u64("last delivery")?)
-        .filter(|at| *at > 0)
-        .map(Timestamp::new);
-    let last_per_subject_through = from
-        .u64("last per subject")?
-        .checked_sub(1)
-        .map(StreamSeq::new);
+    let last_delivered_at = Some(from.u64("last delivery")?).filter(|at| *at > 0).map(Timestamp::new);
+    let last_per_subject_through = from.u64("last per subject")?.checked_sub(1).map(StreamSeq::new);
     let exhausted_runs = read_runs(from)?;
     let exhausted_most = delivered.stream.get();
-    let exhausted_count = exhausted_runs
-        .iter()
-        .fold(0u64, |sum, run| sum.saturating_add(run.len));
-    let too_high = exhausted_runs
-        .iter()
-        .any(|run| run.seq.get() + run.len > exhausted_most.saturating_add(1));
+    let exhausted_count = exhausted_runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.len));
+    let too_high = exhausted_runs.iter().any(|run| run.seq.get() + run.len > exhausted_most.saturating_add(1));
     if too_high || exhausted_count > EXHAUSTED_MAX {
         return Err(from.fail("exhausted"));
     }
@@ -142,10 +122,7 @@ fn read_pending(from: &mut Reader<'_>) -> Result<Window, Malformed> {
     let mut before = 0u64;
     for _ in 0..from.count("pending count", 5)? {
         let step = from.u64("pending seq")?;
-        before = before
-            .checked_add(step)
-            .filter(|_| step > 0)
-            .ok_or_else(|| from.fail("pending seq"))?;
+        before = before.checked_add(step).filter(|_| step > 0).ok_or_else(|| from.fail("pending seq"))?;
         let cseq = ConsumerSeq::new(from.u64("pending consumer seq")?);
         let delivered_at = from.u64("pending time")?;
         let coded = from.u64("pending due")?;

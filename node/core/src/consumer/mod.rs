@@ -25,12 +25,11 @@ pub use codec::Malformed;
 pub use config::{AckPolicy, ConsumerConfig, DeliverPolicy, Filters, UpdateRefusal};
 pub use from_api::Unsupported;
 pub use op::{
-    ConsumerId, ConsumerOp, CreateConsumer, DeliveredRun, SeqRun, StartAt, UpdateConsumer,
-    decode_ops, encode_ops,
+    ConsumerId, ConsumerOp, CreateConsumer, DeliveredRun, SeqRun, StartAt, UpdateConsumer, decode_ops, encode_ops,
 };
 pub use pump::{
-    Ack, AckVerb, ConsumerEvent, ConsumerInfo, ConsumerPump, Delivery, EndReason, PullRequest,
-    PumpAction, StreamTraits, Token, Tracking,
+    Ack, AckVerb, ConsumerEvent, ConsumerInfo, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction,
+    StreamTraits, Token, Tracking,
 };
 pub use set::{ConsumerEffects, ConsumerSet, CreateOutcome};
 pub use state::{ConsumerState, SequencePair};

@@ -120,41 +120,23 @@ impl SeqRun {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ConsumerOp {
     /// A new consumer, created at `ts`.
-    Create {
-        ts: Timestamp,
-        create: Box<CreateConsumer>,
-    },
+    Create { ts: Timestamp, create: Box<CreateConsumer> },
     /// A new configuration.
-    Update {
-        id: ConsumerId,
-        update: Box<UpdateConsumer>,
-    },
+    Update { id: ConsumerId, update: Box<UpdateConsumer> },
     /// The consumer is gone.
     Delete { id: ConsumerId },
     /// Messages were handed out at `ts`, first or again.
-    Delivered {
-        id: ConsumerId,
-        ts: Timestamp,
-        runs: Vec<DeliveredRun>,
-    },
+    Delivered { id: ConsumerId, ts: Timestamp, runs: Vec<DeliveredRun> },
     /// Messages are done.
     Ack { id: ConsumerId, runs: Vec<SeqRun> },
     /// All messages delivered up to `through` are done.
     AckAll { id: ConsumerId, through: StreamSeq },
     /// Messages are due again at `due`.
-    Nak {
-        id: ConsumerId,
-        due: Timestamp,
-        runs: Vec<SeqRun>,
-    },
+    Nak { id: ConsumerId, due: Timestamp, runs: Vec<SeqRun> },
     /// Messages must not be delivered again.
     Term { id: ConsumerId, runs: Vec<SeqRun> },
     /// Messages are being worked on: their wait starts again at `ts`.
-    Progress {
-        id: ConsumerId,
-        ts: Timestamp,
-        runs: Vec<SeqRun>,
-    },
+    Progress { id: ConsumerId, ts: Timestamp, runs: Vec<SeqRun> },
     /// Messages reached `max_deliver` unacknowledged.
     Exhausted { id: ConsumerId, runs: Vec<SeqRun> },
     /// Nothing up to `through` is left to deliver for the first time.
@@ -229,12 +211,8 @@ impl ConsumerOp {
                 put_u64(out, ts.get());
                 put_delivered(out, runs);
             }
-            Self::Ack { runs, .. } | Self::Term { runs, .. } | Self::Exhausted { runs, .. } => {
-                put_runs(out, runs)
-            }
-            Self::AckAll { through, .. } | Self::Skip { through, .. } => {
-                put_u64(out, through.get())
-            }
+            Self::Ack { runs, .. } | Self::Term { runs, .. } | Self::Exhausted { runs, .. } => put_runs(out, runs),
+            Self::AckAll { through, .. } | Self::Skip { through, .. } => put_u64(out, through.get()),
             Self::Nak { due: at, runs, .. } | Self::Progress { ts: at, runs, .. } => {
                 put_u64(out, at.get());
                 put_runs(out, runs);
@@ -247,57 +225,23 @@ impl ConsumerOp {
         let tag = from.u8("operation tag")?;
         if tag == CREATE {
             let ts = Timestamp::new(from.u64("create time")?);
-            return Ok(Self::Create {
-                ts,
-                create: Box::new(read_json(from, "create")?),
-            });
+            return Ok(Self::Create { ts, create: Box::new(read_json(from, "create")?) });
         }
         let id = ConsumerId(from.u64("consumer id")?);
         Ok(match tag {
-            UPDATE => Self::Update {
-                id,
-                update: Box::new(read_json(from, "update")?),
-            },
+            UPDATE => Self::Update { id, update: Box::new(read_json(from, "update")?) },
             DELETE => Self::Delete { id },
-            DELIVERED => Self::Delivered {
-                id,
-                ts: Timestamp::new(from.u64("delivery time")?),
-                runs: read_delivered(from)?,
-            },
-            ACK => Self::Ack {
-                id,
-                runs: read_runs(from)?,
-            },
-            ACK_ALL => Self::AckAll {
-                id,
-                through: StreamSeq::new(from.u64("ack all")?),
-            },
-            NAK => Self::Nak {
-                id,
-                due: Timestamp::new(from.u64("nak due")?),
-                runs: read_runs(from)?,
-            },
-            TERM => Self::Term {
-                id,
-                runs: read_runs(from)?,
-            },
-            PROGRESS => Self::Progress {
-                id,
-                ts: Timestamp::new(from.u64("progress time")?),
-                runs: read_runs(from)?,
-            },
-            EXHAUSTED => Self::Exhausted {
-                id,
-                runs: read_runs(from)?,
-            },
-            SKIP => Self::Skip {
-                id,
-                through: StreamSeq::new(from.u64("skip")?),
-            },
-            RESET => Self::Reset {
-                id,
-                next: StreamSeq::new(from.u64("reset")?),
-            },
+            DELIVERED => {
+                Self::Delivered { id, ts: Timestamp::new(from.u64("delivery time")?), runs: read_delivered(from)? }
+            }
+            ACK => Self::Ack { id, runs: read_runs(from)? },
+            ACK_ALL => Self::AckAll { id, through: StreamSeq::new(from.u64("ack all")?) },
+            NAK => Self::Nak { id, due: Timestamp::new(from.u64("nak due")?), runs: read_runs(from)? },
+            TERM => Self::Term { id, runs: read_runs(from)? },
+            PROGRESS => Self::Progress { id, ts: Timestamp::new(from.u64("progress time")?), runs: read_runs(from)? },
+            EXHAUSTED => Self::Exhausted { id, runs: read_runs(from)? },
+            SKIP => Self::Skip { id, through: StreamSeq::new(from.u64("skip")?) },
+            RESET => Self::Reset { id, next: StreamSeq::new(from.u64("reset")?) },
             _ => return Err(from.fail("operation tag")),
         })
     }
@@ -328,10 +272,7 @@ fn put_json(out: &mut Vec<u8>, value: &impl Serialize) {
     put_bytes(out, &json);
 }
 
-fn read_json<T: for<'de> Deserialize<'de>>(
-    from: &mut Reader<'_>,
-    what: &'static str,
-) -> Result<T, Malformed> {
+fn read_json<T: for<'de> Deserialize<'de>>(from: &mut Reader<'_>, what: &'static str) -> Result<T, Malformed> {
     let json = from.bytes(what)?;
     serde_json::from_slice(json).map_err(|_| from.fail(what))
 }
@@ -373,10 +314,7 @@ pub(super) fn read_runs(from: &mut Reader<'_>) -> Result<Vec<SeqRun>, Malformed>
     for _ in 0..count {
         let seq = read_delta(from, before, "run start")?;
         let len = read_len(from, seq, "run length")?;
-        runs.push(SeqRun {
-            seq: StreamSeq::new(seq),
-            len,
-        });
+        runs.push(SeqRun { seq: StreamSeq::new(seq), len });
         before = seq + len;
     }
     Ok(runs)
@@ -405,11 +343,7 @@ fn read_delivered(from: &mut Reader<'_>) -> Result<Vec<DeliveredRun>, Malformed>
         if len > DELIVERED_RUN_MAX {
             return Err(from.fail("delivered length"));
         }
-        runs.push(DeliveredRun {
-            seq: StreamSeq::new(seq),
-            cseq: ConsumerSeq::new(cseq),
-            len,
-        });
+        runs.push(DeliveredRun { seq: StreamSeq::new(seq), cseq: ConsumerSeq::new(cseq), len });
         before_seq = seq + len;
         before_cseq = cseq + len;
     }

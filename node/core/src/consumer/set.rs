@@ -95,9 +95,7 @@ impl ConsumerSet {
 
     /// Whether any consumer still needs the message (interest retention).
     pub fn needs(&self, seq: StreamSeq, subject: &[u8]) -> bool {
-        self.consumers
-            .values()
-            .any(|state| state.needs(seq, subject))
+        self.consumers.values().any(|state| state.needs(seq, subject))
     }
 
     /// Applies the body of one `Consumers` record. A malformed body changes nothing.
@@ -114,12 +112,7 @@ impl ConsumerSet {
     }
 
     /// Applies one operation. One about a consumer that is gone does nothing.
-    pub fn apply(
-        &mut self,
-        op: &ConsumerOp,
-        live: &dyn LiveMessages,
-        effects: &mut ConsumerEffects,
-    ) {
+    pub fn apply(&mut self, op: &ConsumerOp, live: &dyn LiveMessages, effects: &mut ConsumerEffects) {
         if let ConsumerOp::Create { ts, create } = op {
             effects.created.push(self.create(*ts, create, live));
             return;
@@ -166,26 +159,15 @@ impl ConsumerSet {
             .collect()
     }
 
-    fn create(
-        &mut self,
-        ts: Timestamp,
-        create: &CreateConsumer,
-        live: &dyn LiveMessages,
-    ) -> CreateOutcome {
+    fn create(&mut self, ts: Timestamp, create: &CreateConsumer, live: &dyn LiveMessages) -> CreateOutcome {
         if let Some((id, existing)) = self.by_name(&create.config.name) {
-            let same =
-                existing.config == create.config && existing.config_json == create.config_json;
-            return if same {
-                CreateOutcome::Existing(id)
-            } else {
-                CreateOutcome::Conflict(id)
-            };
+            let same = existing.config == create.config && existing.config_json == create.config_json;
+            return if same { CreateOutcome::Existing(id) } else { CreateOutcome::Conflict(id) };
         }
         self.ids_given += 1;
         let id = ConsumerId::new(self.ids_given);
         self.names.insert(create.config.name.clone(), id);
-        self.consumers
-            .insert(id, ConsumerState::new(create, ts, live));
+        self.consumers.insert(id, ConsumerState::new(create, ts, live));
         CreateOutcome::Created(id)
     }
 
@@ -199,19 +181,10 @@ impl ConsumerSet {
 
 impl ConsumerState {
     /// Applies an operation that neither creates, replaces nor deletes.
-    pub(super) fn apply_delta(
-        &mut self,
-        op: &ConsumerOp,
-        live: &dyn LiveMessages,
-        settled: &mut Vec<SeqRun>,
-    ) {
+    pub(super) fn apply_delta(&mut self, op: &ConsumerOp, live: &dyn LiveMessages, settled: &mut Vec<SeqRun>) {
         match op {
-            ConsumerOp::Delivered { ts, runs, .. } => {
-                self.apply_delivered(*ts, runs, live, settled)
-            }
-            ConsumerOp::Ack { runs, .. } | ConsumerOp::Term { runs, .. } => {
-                self.apply_settled(runs, settled)
-            }
+            ConsumerOp::Delivered { ts, runs, .. } => self.apply_delivered(*ts, runs, live, settled),
+            ConsumerOp::Ack { runs, .. } | ConsumerOp::Term { runs, .. } => self.apply_settled(runs, settled),
             ConsumerOp::AckAll { through, .. } => self.apply_ack_all(*through, settled),
             ConsumerOp::Nak { due, runs, .. } => self.apply_nak(*due, runs),
             ConsumerOp::Progress { ts, runs, .. } => self.apply_progress(*ts, runs),

@@ -50,10 +50,7 @@ impl ConsumerState {
             config: create.config.clone(),
             config_json: create.config_json.clone(),
             created,
-            delivered: SequencePair {
-                consumer: ConsumerSeq::default(),
-                stream: start_after,
-            },
+            delivered: SequencePair { consumer: ConsumerSeq::default(), stream: start_after },
             last_delivered_at: None,
             last_per_subject_through,
             pending: Window::default(),
@@ -136,17 +133,13 @@ impl ConsumerState {
     }
 
     pub(super) fn set_config(&mut self, config: ConsumerConfig, config_json: String) {
-        let waits_differ = self.config.ack_wait_ns != config.ack_wait_ns
-            || self.config.backoff_ns != config.backoff_ns;
+        let waits_differ = self.config.ack_wait_ns != config.ack_wait_ns || self.config.backoff_ns != config.backoff_ns;
         self.config = config;
         self.config_json = config_json;
         if waits_differ {
             let config = &self.config;
-            self.pending.update_all(|entry| {
-                entry.due = entry
-                    .delivered_at
-                    .plus_ns(config.wait_after_ns(entry.deliveries))
-            });
+            self.pending
+                .update_all(|entry| entry.due = entry.delivered_at.plus_ns(config.wait_after_ns(entry.deliveries)));
         }
     }
 
@@ -211,28 +204,21 @@ impl ConsumerState {
     /// Messages are done, by ack or term; also one that was given up before.
     pub(super) fn apply_settled(&mut self, runs: &[SeqRun], settled: &mut Vec<SeqRun>) {
         for (run, last) in bounded(runs) {
-            self.pending
-                .remove_range(run.seq, last, |entry| push_seq(settled, entry.seq));
-            take_range(&mut self.exhausted, run.seq, last, |seq| {
-                push_seq(settled, seq)
-            });
+            self.pending.remove_range(run.seq, last, |entry| push_seq(settled, entry.seq));
+            take_range(&mut self.exhausted, run.seq, last, |seq| push_seq(settled, seq));
         }
     }
 
     /// Everything pending up to `through` is done.
     pub(super) fn apply_ack_all(&mut self, through: StreamSeq, settled: &mut Vec<SeqRun>) {
         let through = through.min(self.delivered.stream);
-        self.pending
-            .remove_range(StreamSeq::ZERO, through, |entry| {
-                push_seq(settled, entry.seq)
-            });
+        self.pending.remove_range(StreamSeq::ZERO, through, |entry| push_seq(settled, entry.seq));
     }
 
     /// Messages are due at `due`.
     pub(super) fn apply_nak(&mut self, due: Timestamp, runs: &[SeqRun]) {
         for (run, last) in bounded(runs) {
-            self.pending
-                .update_range(run.seq, last, |entry| entry.due = due);
+            self.pending.update_range(run.seq, last, |entry| entry.due = due);
         }
     }
 
@@ -268,10 +254,7 @@ impl ConsumerState {
         self.pending.clear();
         self.exhausted.clear();
         self.last_per_subject_through = None;
-        self.delivered = SequencePair {
-            consumer: ConsumerSeq::default(),
-            stream: before(next),
-        };
+        self.delivered = SequencePair { consumer: ConsumerSeq::default(), stream: before(next) };
     }
 
     /// Messages `first..=last` left the stream, whoever removed them: they must not hold up the consumer.
@@ -283,9 +266,7 @@ impl ConsumerState {
     /// Moves the consumer back with a stream that lost its tail; `true` if it had been ahead.
     pub(super) fn clamp(&mut self, next_seq: StreamSeq) -> bool {
         let last = before(next_seq);
-        self.last_per_subject_through = self
-            .last_per_subject_through
-            .map(|through| through.min(last));
+        self.last_per_subject_through = self.last_per_subject_through.map(|through| through.min(last));
         if self.delivered.stream <= last {
             return false;
         }
@@ -316,12 +297,7 @@ fn bounded(runs: &[SeqRun]) -> impl Iterator<Item = (SeqRun, StreamSeq)> {
     })
 }
 
-fn take_range(
-    set: &mut BTreeSet<StreamSeq>,
-    first: StreamSeq,
-    last: StreamSeq,
-    mut taken: impl FnMut(StreamSeq),
-) {
+fn take_range(set: &mut BTreeSet<StreamSeq>, first: StreamSeq, last: StreamSeq, mut taken: impl FnMut(StreamSeq)) {
     if first > last {
         return;
     }

@@ -65,22 +65,12 @@ impl Status {
             Self::RequestTimeout(_) => block.push_str("408 Request Timeout"),
             Self::RequestsPending => block.push_str("408 Requests Pending"),
             Self::ExceededMaxWaiting => block.push_str("409 Exceeded MaxWaiting"),
-            Self::ExceededMaxBatch(most) => {
-                put(&mut block, "409 Exceeded MaxRequestBatch of ", most)
-            }
+            Self::ExceededMaxBatch(most) => put(&mut block, "409 Exceeded MaxRequestBatch of ", most),
             Self::ExceededMaxExpires(most) => {
-                put(
-                    &mut block,
-                    "409 Exceeded MaxRequestExpires of ",
-                    &go_duration(*most),
-                );
+                put(&mut block, "409 Exceeded MaxRequestExpires of ", &go_duration(*most));
             }
-            Self::ExceededMaxBytes(most) => {
-                put(&mut block, "409 Exceeded MaxRequestMaxBytes of ", most)
-            }
-            Self::MessageSizeExceedsMaxBytes(_) => {
-                block.push_str("409 Message Size Exceeds MaxBytes")
-            }
+            Self::ExceededMaxBytes(most) => put(&mut block, "409 Exceeded MaxRequestMaxBytes of ", most),
+            Self::MessageSizeExceedsMaxBytes(_) => block.push_str("409 Message Size Exceeds MaxBytes"),
             Self::BatchCompleted(_) => block.push_str("409 Batch Completed"),
             Self::ConsumerDeleted => block.push_str("409 Consumer Deleted"),
             Self::LeadershipChange(_) => block.push_str("409 Leadership Change"),
@@ -88,10 +78,7 @@ impl Status {
         }
         block.push_str("\r\n");
         match self {
-            Self::IdleHeartbeat {
-                last_consumer,
-                last_stream,
-            } => {
+            Self::IdleHeartbeat { last_consumer, last_stream } => {
                 put(&mut block, "Nats-Last-Consumer: ", last_consumer);
                 put(&mut block, "\r\nNats-Last-Stream: ", last_stream);
                 block.push_str("\r\n");
@@ -155,39 +142,21 @@ mod tests {
 
     #[test]
     fn texts_are_those_that_clients_compare() {
-        let left = Unserved {
-            messages: 3,
-            bytes: 70,
-        };
+        let left = Unserved { messages: 3, bytes: 70 };
         let table = [
             (Status::NoMessages, "NATS/1.0 404 No Messages\r\n\r\n"),
             (
                 Status::RequestTimeout(left),
                 "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70\r\n\r\n",
             ),
+            (Status::ConsumerDeleted, "NATS/1.0 409 Consumer Deleted\r\n\r\n"),
             (
-                Status::ConsumerDeleted,
-                "NATS/1.0 409 Consumer Deleted\r\n\r\n",
-            ),
-            (
-                Status::IdleHeartbeat {
-                    last_consumer: ConsumerSeq::new(4),
-                    last_stream: StreamSeq::new(9),
-                },
+                Status::IdleHeartbeat { last_consumer: ConsumerSeq::new(4), last_stream: StreamSeq::new(9) },
                 "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9\r\n\r\n",
             ),
-            (
-                Status::ExceededMaxBatch(10),
-                "NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n",
-            ),
-            (
-                Status::ExceededMaxExpires(90_500_000_000),
-                "NATS/1.0 409 Exceeded MaxRequestExpires of 1m30.5s\r\n\r\n",
-            ),
-            (
-                Status::BadRequest("x"),
-                "NATS/1.0 400 Bad Request - x\r\n\r\n",
-            ),
+            (Status::ExceededMaxBatch(10), "NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n"),
+            (Status::ExceededMaxExpires(90_500_000_000), "NATS/1.0 409 Exceeded MaxRequestExpires of 1m30.5s\r\n\r\n"),
+            (Status::BadRequest("x"), "NATS/1.0 400 Bad Request - x\r\n\r\n"),
         ];
         for (status, expected) in table {
             assert_eq!(status.header_block(), expected);

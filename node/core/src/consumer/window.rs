@@ -50,9 +50,7 @@ impl Window {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
-        self.slots
-            .iter()
-            .filter(|slot| slot.deliveries != TOMBSTONE)
+        self.slots.iter().filter(|slot| slot.deliveries != TOMBSTONE)
     }
 
     pub(super) fn get(&self, seq: StreamSeq) -> Option<&Pending> {
@@ -62,11 +60,7 @@ impl Window {
 
     /// Adds an entry; one for the same message is replaced.
     pub(super) fn insert(&mut self, entry: Pending) {
-        assert!(
-            entry.deliveries != TOMBSTONE,
-            "an entry of {} has no delivery",
-            entry.seq
-        );
+        assert!(entry.deliveries != TOMBSTONE, "an entry of {} has no delivery", entry.seq);
         match self.find(entry.seq) {
             Ok(at) => {
                 self.forget(at);
@@ -79,12 +73,7 @@ impl Window {
     }
 
     /// Changes the entries from `first` through `last`. `change` must leave `seq` and `cseq` alone.
-    pub(super) fn update_range(
-        &mut self,
-        first: StreamSeq,
-        last: StreamSeq,
-        mut change: impl FnMut(&mut Pending),
-    ) {
+    pub(super) fn update_range(&mut self, first: StreamSeq, last: StreamSeq, mut change: impl FnMut(&mut Pending)) {
         let (Ok(mut at) | Err(mut at)) = self.find(first);
         while let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.seq <= last) {
             if slot.deliveries != TOMBSTONE {
@@ -99,22 +88,13 @@ impl Window {
 
     /// Changes every entry.
     pub(super) fn update_all(&mut self, mut change: impl FnMut(&mut Pending)) {
-        for slot in self
-            .slots
-            .iter_mut()
-            .filter(|slot| slot.deliveries != TOMBSTONE)
-        {
+        for slot in self.slots.iter_mut().filter(|slot| slot.deliveries != TOMBSTONE) {
             change(slot);
         }
     }
 
     /// Removes the entries from `first` through `last`, telling `removed` of each.
-    pub(super) fn remove_range(
-        &mut self,
-        first: StreamSeq,
-        last: StreamSeq,
-        mut removed: impl FnMut(&Pending),
-    ) {
+    pub(super) fn remove_range(&mut self, first: StreamSeq, last: StreamSeq, mut removed: impl FnMut(&Pending)) {
         let (Ok(mut at) | Err(mut at)) = self.find(first);
         while let Some(slot) = self.slots.get(at).filter(|slot| slot.seq <= last) {
             if slot.deliveries != TOMBSTONE {
@@ -141,18 +121,10 @@ impl Window {
     }
 
     fn tidy(&mut self) {
-        while self
-            .slots
-            .front()
-            .is_some_and(|slot| slot.deliveries == TOMBSTONE)
-        {
+        while self.slots.front().is_some_and(|slot| slot.deliveries == TOMBSTONE) {
             self.slots.pop_front();
         }
-        while self
-            .slots
-            .back()
-            .is_some_and(|slot| slot.deliveries == TOMBSTONE)
-        {
+        while self.slots.back().is_some_and(|slot| slot.deliveries == TOMBSTONE) {
             self.slots.pop_back();
         }
         if self.slots.len() >= COMPACT_MIN && self.live * 2 < self.slots.len() {

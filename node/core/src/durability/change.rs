@@ -93,12 +93,7 @@ pub enum DurabilityOutcome {
 impl DurabilityState {
     /// A fresh stream's: everyone has what is desired.
     pub fn new(desired: Durability, generation: Generation) -> Self {
-        Self {
-            desired,
-            generation,
-            barrier: LogIndex::default(),
-            replicas: BTreeMap::new(),
-        }
+        Self { desired, generation, barrier: LogIndex::default(), replicas: BTreeMap::new() }
     }
 
     /// Settings wished for.
@@ -124,51 +119,32 @@ impl DurabilityState {
     /// Settings in force at a replica. One that was never pinned joined after the latest change and has
     /// what is desired.
     pub fn effective(&self, replica: RaftNodeId) -> Durability {
-        self.replicas
-            .get(&replica)
-            .map_or(self.desired, |replica| replica.effective)
+        self.replicas.get(&replica).map_or(self.desired, |replica| replica.effective)
     }
 
     /// What the group promises: its weakest voter's settings, field by field.
     pub fn promise(&self, voters: impl IntoIterator<Item = RaftNodeId>) -> Durability {
-        voters
-            .into_iter()
-            .map(|voter| self.effective(voter))
-            .reduce(Durability::weakest)
-            .unwrap_or(self.desired)
+        voters.into_iter().map(|voter| self.effective(voter)).reduce(Durability::weakest).unwrap_or(self.desired)
     }
 
     /// Whether every voter has what is desired.
     pub fn in_sync(&self, voters: impl IntoIterator<Item = RaftNodeId>) -> bool {
-        voters
-            .into_iter()
-            .all(|voter| self.effective(voter) == self.desired)
+        voters.into_iter().all(|voter| self.effective(voter) == self.desired)
     }
 
     /// The replica that was told to move and has not reported completion.
     pub fn moving(&self) -> Option<RaftNodeId> {
-        self.replicas
-            .iter()
-            .find(|(_, replica)| replica.granted == Some(self.generation))
-            .map(|(&id, _)| id)
+        self.replicas.iter().find(|(_, replica)| replica.granted == Some(self.generation)).map(|(&id, _)| id)
     }
 
     /// Applies a command that was committed at `index`.
     pub fn apply(&mut self, index: LogIndex, command: &DurabilityCommand) -> DurabilityOutcome {
         match command {
-            DurabilityCommand::Change {
-                desired,
-                generation,
-                voters,
-            } => self.change(index, *desired, *generation, voters),
-            DurabilityCommand::Grant {
-                generation,
-                replica,
-            } => self.grant(*generation, *replica),
-            DurabilityCommand::Complete {
-                generation,
-                replica,
-            } => self.complete(*generation, *replica),
+            DurabilityCommand::Change { desired, generation, voters } => {
+                self.change(index, *desired, *generation, voters)
+            }
+            DurabilityCommand::Grant { generation, replica } => self.grant(*generation, *replica),
+            DurabilityCommand::Complete { generation, replica } => self.complete(*generation, *replica),
             DurabilityCommand::Forget { replica } => {
                 self.replicas.remove(replica);
                 DurabilityOutcome::Done
@@ -177,10 +153,7 @@ impl DurabilityState {
     }
 
     fn stale(&self, given: Generation) -> DurabilityOutcome {
-        DurabilityOutcome::Stale {
-            given,
-            current: self.generation,
-        }
+        DurabilityOutcome::Stale { given, current: self.generation }
     }
 
     fn change(
@@ -216,11 +189,7 @@ impl DurabilityState {
 
     fn pin(&mut self, replica: RaftNodeId) -> &mut ReplicaDurability {
         let (effective, generation) = (self.desired, self.generation);
-        self.replicas.entry(replica).or_insert(ReplicaDurability {
-            effective,
-            generation,
-            granted: None,
-        })
+        self.replicas.entry(replica).or_insert(ReplicaDurability { effective, generation, granted: None })
     }
 
     fn grant(&mut self, generation: Generation, replica: RaftNodeId) -> DurabilityOutcome {
@@ -251,11 +220,7 @@ impl DurabilityState {
         let desired = self.desired;
         let pinned = self.pin(replica);
         if pinned.granted == Some(generation) {
-            *pinned = ReplicaDurability {
-                effective: desired,
-                generation,
-                granted: None,
-            };
+            *pinned = ReplicaDurability { effective: desired, generation, granted: None };
             DurabilityOutcome::Done
         } else if pinned.effective == desired && pinned.generation == generation {
             DurabilityOutcome::Done
@@ -270,16 +235,8 @@ mod tests {
     use super::*;
     use crate::durability::{FlushMode, SyncMode};
 
-    const STRICT: Durability = Durability {
-        sync: SyncMode::Always,
-        interval_ms: 0,
-        flush: FlushMode::Sync,
-    };
-    const LOOSE: Durability = Durability {
-        sync: SyncMode::Interval,
-        interval_ms: 100,
-        flush: FlushMode::Async,
-    };
+    const STRICT: Durability = Durability { sync: SyncMode::Always, interval_ms: 0, flush: FlushMode::Sync };
+    const LOOSE: Durability = Durability { sync: SyncMode::Interval, interval_ms: 100, flush: FlushMode::Async };
 
     fn voters() -> [RaftNodeId; 3] {
         [1, 2, 3].map(RaftNodeId::new)
@@ -287,30 +244,15 @@ mod tests {
 
     fn change(generation: u64, desired: Durability) -> DurabilityCommand {
         let generation = Generation::new(generation);
-        DurabilityCommand::Change {
-            desired,
-            generation,
-            voters: voters().to_vec(),
-        }
+        DurabilityCommand::Change { desired, generation, voters: voters().to_vec() }
     }
 
-    fn step(
-        state: &mut DurabilityState,
-        grant: bool,
-        generation: u64,
-        replica: u64,
-    ) -> DurabilityOutcome {
+    fn step(state: &mut DurabilityState, grant: bool, generation: u64, replica: u64) -> DurabilityOutcome {
         let (generation, replica) = (Generation::new(generation), RaftNodeId::new(replica));
         let command = if grant {
-            DurabilityCommand::Grant {
-                generation,
-                replica,
-            }
+            DurabilityCommand::Grant { generation, replica }
         } else {
-            DurabilityCommand::Complete {
-                generation,
-                replica,
-            }
+            DurabilityCommand::Complete { generation, replica }
         };
         state.apply(LogIndex::new(50), &command)
     }
@@ -333,17 +275,11 @@ mod tests {
         state.apply(LogIndex::new(9), &change(2, STRICT));
         assert_eq!(state.barrier(), LogIndex::new(9));
         for replica in [2, 3, 1] {
-            assert_eq!(
-                step(&mut state, false, 2, replica),
-                DurabilityOutcome::NotGranted
-            );
+            assert_eq!(step(&mut state, false, 2, replica), DurabilityOutcome::NotGranted);
             assert_eq!(step(&mut state, true, 2, replica), DurabilityOutcome::Done);
             assert_eq!(state.promise(voters()), LOOSE);
             let other = if replica == 1 { 2 } else { 1 };
-            assert_eq!(
-                step(&mut state, true, 2, other),
-                DurabilityOutcome::Busy(RaftNodeId::new(replica))
-            );
+            assert_eq!(step(&mut state, true, 2, other), DurabilityOutcome::Busy(RaftNodeId::new(replica)));
             assert_eq!(step(&mut state, false, 2, replica), DurabilityOutcome::Done);
         }
         assert_eq!(state.promise(voters()), STRICT);
@@ -352,14 +288,8 @@ mod tests {
 
     #[test]
     fn a_mixed_change_holds_only_what_both_sides_hold_in_between() {
-        let from = Durability {
-            flush: FlushMode::Sync,
-            ..LOOSE
-        };
-        let to = Durability {
-            flush: FlushMode::Async,
-            ..STRICT
-        };
+        let from = Durability { flush: FlushMode::Sync, ..LOOSE };
+        let to = Durability { flush: FlushMode::Async, ..STRICT };
         let mut state = DurabilityState::new(from, Generation::new(1));
         state.apply(LogIndex::new(9), &change(2, to));
         step(&mut state, true, 2, 1);
@@ -371,10 +301,7 @@ mod tests {
     #[test]
     fn older_generations_are_refused_and_a_reversal_is_a_new_one() {
         let mut state = DurabilityState::new(STRICT, Generation::new(3));
-        let stale = DurabilityOutcome::Stale {
-            given: Generation::new(2),
-            current: Generation::new(3),
-        };
+        let stale = DurabilityOutcome::Stale { given: Generation::new(2), current: Generation::new(3) };
         assert_eq!(state.apply(LogIndex::new(9), &change(2, LOOSE)), stale);
         assert_eq!(step(&mut state, true, 2, 1), stale);
         assert_eq!(step(&mut state, false, 2, 1), stale);
@@ -391,12 +318,7 @@ mod tests {
         let mut state = DurabilityState::new(LOOSE, Generation::new(1));
         state.apply(LogIndex::new(9), &change(2, STRICT));
         assert_eq!(state.effective(RaftNodeId::new(8)), STRICT);
-        state.apply(
-            LogIndex::new(10),
-            &DurabilityCommand::Forget {
-                replica: RaftNodeId::new(3),
-            },
-        );
+        state.apply(LogIndex::new(10), &DurabilityCommand::Forget { replica: RaftNodeId::new(3) });
         assert_eq!(state.replicas().len(), 2);
     }
 }

@@ -29,19 +29,14 @@ pub enum MetadataError {
     #[error("{SYNC_INTERVAL_KEY} has no meaning with sync mode {0}")]
     IntervalUnused(SyncMode),
     /// An interval out of range.
-    #[error(
-        "{SYNC_INTERVAL_KEY} must be between {SYNC_INTERVAL_MS_MIN}ms and {SYNC_INTERVAL_MS_MAX}ms, not {0}ms"
-    )]
+    #[error("{SYNC_INTERVAL_KEY} must be between {SYNC_INTERVAL_MS_MIN}ms and {SYNC_INTERVAL_MS_MAX}ms, not {0}ms")]
     IntervalRange(u32),
 }
 
 impl Durability {
     /// Applies the keys that are present to these settings; an absent key changes nothing. Leaving
     /// `interval` drops the interval with it.
-    pub fn with_metadata<'a>(
-        self,
-        get: impl Fn(&str) -> Option<&'a str>,
-    ) -> Result<Self, MetadataError> {
+    pub fn with_metadata<'a>(self, get: impl Fn(&str) -> Option<&'a str>) -> Result<Self, MetadataError> {
         let mut wish = self;
         if let Some(text) = get(ALLOW_ASYNC_FLUSH_KEY) {
             wish.flush = match text {
@@ -62,8 +57,8 @@ impl Durability {
             }
         }
         if let Some(text) = get(SYNC_INTERVAL_KEY) {
-            let ns = parse_go_duration_ns(text)
-                .ok_or_else(|| value(SYNC_INTERVAL_KEY, "a duration such as 250ms", text))?;
+            let ns =
+                parse_go_duration_ns(text).ok_or_else(|| value(SYNC_INTERVAL_KEY, "a duration such as 250ms", text))?;
             wish.interval_ms = u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX);
             if wish.interval_ms == 0 {
                 return Err(MetadataError::IntervalRange(0));
@@ -76,10 +71,7 @@ impl Durability {
     /// The settings as metadata entries.
     pub fn to_metadata(self) -> Vec<(&'static str, String)> {
         let mut entries = vec![
-            (
-                ALLOW_ASYNC_FLUSH_KEY,
-                (self.flush == FlushMode::Async).to_string(),
-            ),
+            (ALLOW_ASYNC_FLUSH_KEY, (self.flush == FlushMode::Async).to_string()),
             (SYNC_MODE_KEY, self.sync.as_str().to_owned()),
         ];
         if self.sync == SyncMode::Interval {
@@ -91,11 +83,7 @@ impl Durability {
 }
 
 fn value(key: &'static str, expected: &'static str, found: &str) -> MetadataError {
-    MetadataError::Value {
-        key,
-        expected,
-        found: found.to_owned(),
-    }
+    MetadataError::Value { key, expected, found: found.to_owned() }
 }
 
 /// Nanoseconds of a non-negative Go duration (`1h2m3.5s`, `250ms`, `0`); `None` if it is none.
@@ -111,9 +99,7 @@ pub fn parse_go_duration_ns(text: &str) -> Option<u64> {
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, after) = rest.split_at(digits);
-        let unit_len = after
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(after.len());
+        let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_len);
         let unit_ns: u64 = match unit {
             "ns" => 1,
@@ -128,11 +114,7 @@ pub fn parse_go_duration_ns(text: &str) -> Option<u64> {
         if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
             return None;
         }
-        let whole: u64 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().ok()?
-        };
+        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         total = total.checked_add(whole.checked_mul(unit_ns)?)?;
         let mut scale = unit_ns;
         for digit in fraction.bytes() {
@@ -190,64 +172,32 @@ mod tests {
             assert_eq!(parse_go_duration_ns(text), Some(ns), "{text}");
             assert_eq!(format_go_duration(ns), text);
         }
-        for text in [
-            "",
-            "5",
-            "5 s",
-            "-1s",
-            "1.2.3s",
-            ".s",
-            "1d",
-            "s",
-            "99999999999999h",
-            "1s2",
-        ] {
+        for text in ["", "5", "5 s", "-1s", "1.2.3s", ".s", "1d", "s", "99999999999999h", "1s2"] {
             assert_eq!(parse_go_duration_ns(text), None, "{text}");
         }
     }
 
     #[test]
     fn absent_keys_change_nothing() {
-        let start = Durability {
-            sync: SyncMode::Interval,
-            interval_ms: 250,
-            flush: FlushMode::Sync,
-        };
+        let start = Durability { sync: SyncMode::Interval, interval_ms: 250, flush: FlushMode::Sync };
         assert_eq!(start.with_metadata(|_| None), Ok(start));
         let entries = start.to_metadata();
-        let back = Durability::default().with_metadata(|key| {
-            entries
-                .iter()
-                .find(|(k, _)| *k == key)
-                .map(|(_, v)| v.as_str())
-        });
+        let back =
+            Durability::default().with_metadata(|key| entries.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_str()));
         assert_eq!(back, Ok(start));
-        let always = start
-            .with_metadata(|key| (key == SYNC_MODE_KEY).then_some("always"))
-            .unwrap();
+        let always = start.with_metadata(|key| (key == SYNC_MODE_KEY).then_some("always")).unwrap();
         assert_eq!((always.sync, always.interval_ms), (SyncMode::Always, 0));
     }
 
     #[test]
     fn nonsense_is_refused() {
         let start = Durability::default();
-        let set = |key: &'static str, text: &'static str| {
-            start.with_metadata(move |k| (k == key).then_some(text))
-        };
+        let set = |key: &'static str, text: &'static str| start.with_metadata(move |k| (k == key).then_some(text));
         assert!(set(ALLOW_ASYNC_FLUSH_KEY, "yes").is_err());
         assert!(set(SYNC_MODE_KEY, "nowait").is_err());
-        assert_eq!(
-            set(SYNC_MODE_KEY, "interval"),
-            Err(MetadataError::IntervalMissing)
-        );
-        assert_eq!(
-            set(SYNC_INTERVAL_KEY, "1s"),
-            Err(MetadataError::IntervalUnused(SyncMode::Always))
-        );
-        assert_eq!(
-            set(SYNC_INTERVAL_KEY, "1us"),
-            Err(MetadataError::IntervalRange(0))
-        );
+        assert_eq!(set(SYNC_MODE_KEY, "interval"), Err(MetadataError::IntervalMissing));
+        assert_eq!(set(SYNC_INTERVAL_KEY, "1s"), Err(MetadataError::IntervalUnused(SyncMode::Always)));
+        assert_eq!(set(SYNC_INTERVAL_KEY, "1us"), Err(MetadataError::IntervalRange(0)));
         let both = start.with_metadata(|k| match k {
             SYNC_MODE_KEY => Some("interval"),
             SYNC_INTERVAL_KEY => Some("6m"),

@@ -5,8 +5,7 @@ mod metadata;
 
 pub use change::{DurabilityCommand, DurabilityOutcome, DurabilityState, ReplicaDurability};
 pub use metadata::{
-    ALLOW_ASYNC_FLUSH_KEY, MetadataError, SYNC_INTERVAL_KEY, SYNC_MODE_KEY, format_go_duration,
-    parse_go_duration_ns,
+    ALLOW_ASYNC_FLUSH_KEY, MetadataError, SYNC_INTERVAL_KEY, SYNC_MODE_KEY, format_go_duration, parse_go_duration_ns,
 };
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::stream::StorageKind;
 
 /// When a publish may be confirmed. Ordered from strongest to weakest.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SyncMode {
     /// When a quorum has synced its log record.
@@ -73,11 +70,7 @@ pub struct Durability {
 
 impl Default for Durability {
     fn default() -> Self {
-        Self {
-            sync: SyncMode::Always,
-            interval_ms: 0,
-            flush: FlushMode::Async,
-        }
+        Self { sync: SyncMode::Always, interval_ms: 0, flush: FlushMode::Async }
     }
 }
 
@@ -125,10 +118,7 @@ pub struct Effective {
 impl Durability {
     /// What these settings come to with so many replicas on such storage.
     pub fn effective(self, replica_count: u32, storage: StorageKind) -> Effective {
-        let acts_as = |flush, why| Effective {
-            durability: Self { flush, ..self },
-            flush_without_effect: Some(why),
-        };
+        let acts_as = |flush, why| Effective { durability: Self { flush, ..self }, flush_without_effect: Some(why) };
         if storage == StorageKind::Memory {
             // Nothing is ever stored behind the log; the state in memory is the stream.
             return acts_as(FlushMode::Sync, NoEffect::MemoryStorage);
@@ -139,10 +129,7 @@ impl Durability {
         if self.sync == SyncMode::NoWait && self.flush == FlushMode::Sync {
             return acts_as(FlushMode::Async, NoEffect::NoWaitImpliesAsync);
         }
-        Effective {
-            durability: self,
-            flush_without_effect: None,
-        }
+        Effective { durability: self, flush_without_effect: None }
     }
 
     /// The weaker of both, field by field: what holds while a replica moves from one to the other.
@@ -164,9 +151,7 @@ impl Durability {
     pub fn validate(self) -> Result<(), MetadataError> {
         match self.sync {
             SyncMode::Interval if self.interval_ms == 0 => Err(MetadataError::IntervalMissing),
-            SyncMode::Interval
-                if !(SYNC_INTERVAL_MS_MIN..=SYNC_INTERVAL_MS_MAX).contains(&self.interval_ms) =>
-            {
+            SyncMode::Interval if !(SYNC_INTERVAL_MS_MIN..=SYNC_INTERVAL_MS_MAX).contains(&self.interval_ms) => {
                 Err(MetadataError::IntervalRange(self.interval_ms))
             }
             SyncMode::Always | SyncMode::NoWait if self.interval_ms != 0 => {
@@ -184,49 +169,24 @@ mod tests {
     #[test]
     fn a_flush_wish_without_effect_says_why() {
         let wish = Durability::default();
-        assert_eq!(
-            wish.effective(3, StorageKind::File).flush_without_effect,
-            None
-        );
+        assert_eq!(wish.effective(3, StorageKind::File).flush_without_effect, None);
         let single = wish.effective(1, StorageKind::File);
         assert_eq!(single.flush_without_effect, Some(NoEffect::SingleReplica));
         assert_eq!(single.durability.flush, FlushMode::Sync);
         let memory = wish.effective(3, StorageKind::Memory);
         assert_eq!(memory.flush_without_effect, Some(NoEffect::MemoryStorage));
-        let no_wait = Durability {
-            sync: SyncMode::NoWait,
-            interval_ms: 0,
-            flush: FlushMode::Sync,
-        };
+        let no_wait = Durability { sync: SyncMode::NoWait, interval_ms: 0, flush: FlushMode::Sync };
         let no_wait = no_wait.effective(3, StorageKind::File);
-        assert_eq!(
-            no_wait.flush_without_effect,
-            Some(NoEffect::NoWaitImpliesAsync)
-        );
+        assert_eq!(no_wait.flush_without_effect, Some(NoEffect::NoWaitImpliesAsync));
         assert_eq!(no_wait.durability.flush, FlushMode::Async);
     }
 
     #[test]
     fn weakest_goes_field_by_field() {
-        let a = Durability {
-            sync: SyncMode::Always,
-            interval_ms: 0,
-            flush: FlushMode::Async,
-        };
-        let b = Durability {
-            sync: SyncMode::Interval,
-            interval_ms: 50,
-            flush: FlushMode::Sync,
-        };
+        let a = Durability { sync: SyncMode::Always, interval_ms: 0, flush: FlushMode::Async };
+        let b = Durability { sync: SyncMode::Interval, interval_ms: 50, flush: FlushMode::Sync };
         let both = a.weakest(b);
-        assert_eq!(
-            both,
-            Durability {
-                sync: SyncMode::Interval,
-                interval_ms: 50,
-                flush: FlushMode::Async
-            }
-        );
+        assert_eq!(both, Durability { sync: SyncMode::Interval, interval_ms: 50, flush: FlushMode::Async });
         assert!(a.at_least(both) && b.at_least(both) && both.at_least(both));
         assert!(!both.at_least(a) && !a.at_least(b) && !b.at_least(a));
     }

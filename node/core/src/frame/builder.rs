@@ -2,9 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{
-    FRAME_LEN_MAX, FrameCrc, FrameKind, HEADER_LEN, RECORD_HEADER_LEN, RecordFlags, VERSION, u32_at,
-};
+use super::{FRAME_LEN_MAX, FrameCrc, FrameKind, HEADER_LEN, RECORD_HEADER_LEN, RecordFlags, VERSION, u32_at};
 use crate::ids::{Ordinal, StreamId, StreamSeq, Term, Timestamp};
 
 /// Why a record does not go into this frame. The first two pass with a fresh frame.
@@ -51,12 +49,7 @@ impl FrameBuilder {
         buf.put_u64_le(base_ts.get());
         buf.put_u64_le(0); // count and table, filled in by finish
         debug_assert_eq!(buf.len(), HEADER_LEN);
-        Self {
-            buf,
-            offsets: Vec::new(),
-            base_seq,
-            base_ts,
-        }
+        Self { buf, offsets: Vec::new(), base_seq, base_ts }
     }
 
     /// Makes room ahead of time for `bytes` more, so that filling does not grow step by step.
@@ -73,8 +66,7 @@ impl FrameBuilder {
         payload: &[u8],
         flags: RecordFlags,
     ) -> Result<StreamSeq, FrameFull> {
-        let subject_len =
-            u16::try_from(subject.len()).map_err(|_| FrameFull::SubjectTooLong(subject.len()))?;
+        let subject_len = u16::try_from(subject.len()).map_err(|_| FrameFull::SubjectTooLong(subject.len()))?;
         let ts_delta = u32::try_from(ts.since_ns(self.base_ts)).map_err(|_| FrameFull::TooOld)?;
         let len = RECORD_HEADER_LEN + subject.len() + headers.len() + payload.len() + 2;
         // With the table entries still to come, lengths stay far below u32::MAX.
@@ -104,15 +96,11 @@ impl FrameBuilder {
 
     /// Appends the body of a non-message frame.
     pub fn push_body(&mut self, body: &[u8]) -> Result<(), FrameFull> {
-        self.push_message(self.base_ts, b"", b"", body, RecordFlags::NONE)
-            .map(|_| ())
+        self.push_message(self.base_ts, b"", b"", body, RecordFlags::NONE).map(|_| ())
     }
 
     /// Bytes that [`FrameBuilder::finish`] would return now.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "an open frame always has its header"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "an open frame always has its header")]
     pub fn len(&self) -> usize {
         self.buf.len() + 4 * self.offsets.len()
     }
@@ -136,8 +124,7 @@ impl FrameBuilder {
     pub(crate) fn subjects(&self) -> impl Iterator<Item = (StreamSeq, &[u8])> {
         self.offsets.iter().enumerate().map(|(i, &at)| {
             let at = at as usize;
-            let subject_len =
-                usize::from(u16::from_le_bytes([self.buf[at + 16], self.buf[at + 17]]));
+            let subject_len = usize::from(u16::from_le_bytes([self.buf[at + 16], self.buf[at + 17]]));
             let subject = &self.buf[at + RECORD_HEADER_LEN..at + RECORD_HEADER_LEN + subject_len];
             (StreamSeq::new(self.base_seq.get() + i as u64), subject)
         })

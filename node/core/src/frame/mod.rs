@@ -131,11 +131,7 @@ struct FrameCrc {
 
 impl FrameCrc {
     fn new(header_tail: &[u8]) -> Self {
-        Self {
-            crc: crc32c::crc32c(header_tail),
-            pending: [0; 256],
-            used: 0,
-        }
+        Self { crc: crc32c::crc32c(header_tail), pending: [0; 256], used: 0 }
     }
 
     fn record(&mut self, crc_bytes: [u8; 4]) {

@@ -82,10 +82,7 @@ pub struct Frame {
 /// the frame; the length must be possible.
 pub(super) fn header(bytes: &[u8]) -> Result<FrameHeader, FrameError> {
     if bytes.len() < HEADER_LEN {
-        return Err(FrameError::Truncated {
-            have: bytes.len(),
-            want: HEADER_LEN,
-        });
+        return Err(FrameError::Truncated { have: bytes.len(), want: HEADER_LEN });
     }
     let len = u32_at(bytes, 0) as usize;
     if !(HEADER_LEN..=FRAME_LEN_MAX).contains(&len) {
@@ -100,9 +97,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<FrameHeader, FrameError> {
         return Err(FrameError::Codec { codec, key_id });
     }
     let (count, table) = (u32_at(bytes, 56), u32_at(bytes, 60));
-    let table_len = (len as u64)
-        .checked_sub(u64::from(table))
-        .ok_or(FrameError::Table)?;
+    let table_len = (len as u64).checked_sub(u64::from(table)).ok_or(FrameError::Table)?;
     if (table as usize) < HEADER_LEN || table_len != u64::from(count) * 4 {
         return Err(FrameError::Table);
     }
@@ -130,17 +125,10 @@ impl Frame {
             if frame.offset(i) != at {
                 return Err(FrameError::Table);
             }
-            let record = Record::parse(
-                &frame.bytes[at..header.table as usize],
-                header.base_seq,
-                header.base_ts,
-            )?;
+            let record = Record::parse(&frame.bytes[at..header.table as usize], header.base_seq, header.base_ts)?;
             let expected = StreamSeq::new(header.base_seq.get().wrapping_add(u64::from(i)));
             if record.seq != expected {
-                return Err(FrameError::RecordSequence {
-                    expected,
-                    found: record.seq,
-                });
+                return Err(FrameError::RecordSequence { expected, found: record.seq });
             }
             record.check_crc()?;
             crc.record(record.crc.to_le_bytes());
@@ -162,10 +150,7 @@ impl Frame {
         let header = header(&bytes)?;
         if header.len as usize != bytes.len() {
             return Err(if (header.len as usize) > bytes.len() {
-                FrameError::Truncated {
-                    have: bytes.len(),
-                    want: header.len as usize,
-                }
+                FrameError::Truncated { have: bytes.len(), want: header.len as usize }
             } else {
                 FrameError::Length(header.len as usize)
             });
@@ -202,18 +187,13 @@ impl Frame {
     /// # Panics
     /// If `i` is not below the header's `count`, or the frame was never checked and is damaged.
     pub fn record(&self, i: u32) -> Record<'_> {
-        self.get(i)
-            .unwrap_or_else(|| panic!("record {i} of {} in a checked frame", self.header.count))
+        self.get(i).unwrap_or_else(|| panic!("record {i} of {} in a checked frame", self.header.count))
     }
 
     /// Record `i`, keeping the frame's memory alive.
     pub fn owned_record(&self, i: u32) -> Option<OwnedRecord> {
         let record = self.get(i)?;
-        Some(OwnedRecord::of_checked(
-            self.bytes.slice_ref(record.bytes()),
-            self.header.base_seq,
-            self.header.base_ts,
-        ))
+        Some(OwnedRecord::of_checked(self.bytes.slice_ref(record.bytes()), self.header.base_seq, self.header.base_ts))
     }
 
     /// The record with this sequence, if the frame holds it.
@@ -224,20 +204,12 @@ impl Frame {
 
     /// All records in order. Stops early only in a damaged frame that was never checked.
     pub fn records(&self) -> Records<'_> {
-        Records {
-            frame: self,
-            at: HEADER_LEN,
-            left: self.header.count,
-        }
+        Records { frame: self, at: HEADER_LEN, left: self.header.count }
     }
 
     /// The body of a non-message frame: the payload of its only record.
     pub fn body(&self) -> Option<&[u8]> {
-        if self.header.count == 1 {
-            self.get(0).map(|record| record.payload())
-        } else {
-            None
-        }
+        if self.header.count == 1 { self.get(0).map(|record| record.payload()) } else { None }
     }
 }
 

@@ -63,11 +63,7 @@ pub struct Record<'a> {
 impl<'a> Record<'a> {
     /// Reads a record that starts at `bytes`, which may run on beyond its end. Lengths are checked
     /// against each other and `bytes`; the CRC is not (see [`Record::check_crc`]).
-    pub(super) fn parse(
-        bytes: &'a [u8],
-        base_seq: StreamSeq,
-        base_ts: Timestamp,
-    ) -> Result<Self, FrameError> {
+    pub(super) fn parse(bytes: &'a [u8], base_seq: StreamSeq, base_ts: Timestamp) -> Result<Self, FrameError> {
         if bytes.len() < RECORD_HEADER_LEN {
             return Err(FrameError::RecordTruncated);
         }
@@ -93,15 +89,7 @@ impl<'a> Record<'a> {
     /// Compares the stored CRC with the bytes.
     pub fn check_crc(&self) -> Result<(), FrameError> {
         let found = crc32c::crc32c(&self.bytes[4..]);
-        if found == self.crc {
-            Ok(())
-        } else {
-            Err(FrameError::RecordCrc {
-                seq: self.seq,
-                stored: self.crc,
-                found,
-            })
-        }
+        if found == self.crc { Ok(()) } else { Err(FrameError::RecordCrc { seq: self.seq, stored: self.crc, found }) }
     }
 
     fn body_at(&self) -> usize {
@@ -145,36 +133,23 @@ pub struct OwnedRecord {
 impl OwnedRecord {
     /// Takes a record read alone, and checks its lengths and CRC. `bytes` holds exactly the record;
     /// `base_seq` and `base_ts` come from its frame's header.
-    pub fn from_parts(
-        bytes: Bytes,
-        base_seq: StreamSeq,
-        base_ts: Timestamp,
-    ) -> Result<Self, FrameError> {
+    pub fn from_parts(bytes: Bytes, base_seq: StreamSeq, base_ts: Timestamp) -> Result<Self, FrameError> {
         let record = Record::parse(&bytes, base_seq, base_ts)?;
         if record.bytes.len() != bytes.len() {
             return Err(FrameError::RecordLengths);
         }
         record.check_crc()?;
-        Ok(Self {
-            bytes,
-            base_seq,
-            base_ts,
-        })
+        Ok(Self { bytes, base_seq, base_ts })
     }
 
     /// From a frame that was checked already.
     pub(super) fn of_checked(bytes: Bytes, base_seq: StreamSeq, base_ts: Timestamp) -> Self {
-        Self {
-            bytes,
-            base_seq,
-            base_ts,
-        }
+        Self { bytes, base_seq, base_ts }
     }
 
     /// The borrowed view.
     pub fn as_record(&self) -> Record<'_> {
-        Record::parse(&self.bytes, self.base_seq, self.base_ts)
-            .expect("lengths were checked when this record was made")
+        Record::parse(&self.bytes, self.base_seq, self.base_ts).expect("lengths were checked when this record was made")
     }
 
     /// Sequence of the message.

@@ -39,9 +39,6 @@ pub fn scan(bytes: &[u8]) -> FrameScan {
     }
     match Frame::parse(Bytes::copy_from_slice(&bytes[..len])) {
         Ok(_) => FrameScan::Complete(len),
-        Err(error) => FrameScan::Corrupt {
-            error,
-            skip: Some(len),
-        },
+        Err(error) => FrameScan::Corrupt { error, skip: Some(len) },
     }
 }

@@ -12,9 +12,7 @@ fn sample() -> Bytes {
         StreamSeq::new(41),
         Timestamp::new(1_000),
     );
-    frame
-        .push_message(Timestamp::new(1_000), b"a.b", b"", b"hi", RecordFlags::NONE)
-        .unwrap();
+    frame.push_message(Timestamp::new(1_000), b"a.b", b"", b"hi", RecordFlags::NONE).unwrap();
     frame
         .push_message(
             Timestamp::new(1_005),
@@ -59,10 +57,7 @@ fn the_layout_is_these_bytes() {
     // crc | len 31 | seq_delta 0 | ts_delta 0 | subject 3 | flags 0 | 0 | hdr 0 | a.b hi CRLF
     assert_eq!(
         hex(&bytes[64..95]),
-        format!(
-            "{GOLDEN_RECORD_CRC}1f000000000000000000000003000000{}612e6268690d0a",
-            "00000000"
-        )
+        format!("{GOLDEN_RECORD_CRC}1f000000000000000000000003000000{}612e6268690d0a", "00000000")
     );
     assert_eq!(bytes[95 + 18], RecordFlags::HAS_MSG_ID.bits());
     assert_eq!(hex(&bytes[152..]), "400000005f000000");
@@ -77,10 +72,7 @@ fn what_was_pushed_comes_back() {
     let frame = Frame::parse(sample()).unwrap();
     let header = frame.header();
     assert_eq!((header.kind, header.count), (FrameKind::Messages, 2));
-    assert_eq!(
-        (header.stream.get(), header.term.get(), header.ordinal.get()),
-        (7, 3, 9)
-    );
+    assert_eq!((header.stream.get(), header.term.get(), header.ordinal.get()), (7, 3, 9));
     let second = frame.record(1);
     assert_eq!((second.seq.get(), second.ts.get()), (42, 1_005));
     assert_eq!(second.subject(), b"a.c");
@@ -93,10 +85,7 @@ fn what_was_pushed_comes_back() {
     assert_eq!(owned.body_with_crlf(), &b"hi\r\n"[..]);
     let alone = OwnedRecord::from_parts(owned.bytes().clone(), header.base_seq, header.base_ts);
     assert_eq!(alone.unwrap().seq().get(), 41);
-    assert_eq!(
-        frame.records().map(|r| r.seq.get()).collect::<Vec<_>>(),
-        [41, 42]
-    );
+    assert_eq!(frame.records().map(|r| r.seq.get()).collect::<Vec<_>>(), [41, 42]);
     assert_eq!(frame.by_seq(StreamSeq::new(42)).unwrap().subject(), b"a.c");
     assert!(frame.by_seq(StreamSeq::new(43)).is_none());
     assert!(frame.by_seq(StreamSeq::new(40)).is_none());
@@ -113,10 +102,7 @@ fn a_record_later_than_the_frame_can_say_is_refused() {
         Timestamp::ZERO,
     );
     let late = Timestamp::new(u64::from(u32::MAX) + 1);
-    assert_eq!(
-        frame.push_message(late, b"a", b"", b"", RecordFlags::NONE),
-        Err(FrameFull::TooOld)
-    );
+    assert_eq!(frame.push_message(late, b"a", b"", b"", RecordFlags::NONE), Err(FrameFull::TooOld));
     let long = vec![b'a'; 70_000];
     assert_eq!(
         frame.push_message(Timestamp::ZERO, &long, b"", b"", RecordFlags::NONE),
@@ -131,10 +117,7 @@ fn every_flipped_bit_is_noticed() {
     for at in 0..good.len() * 8 {
         let mut bad = good.to_vec();
         bad[at / 8] ^= 1 << (at % 8);
-        assert!(
-            Frame::parse(Bytes::from(bad)).is_err(),
-            "bit {at} flipped unnoticed"
-        );
+        assert!(Frame::parse(Bytes::from(bad)).is_err(), "bit {at} flipped unnoticed");
     }
 }
 

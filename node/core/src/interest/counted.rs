@@ -37,10 +37,7 @@ pub struct CountedSublist<T> {
 
 impl<T: Copy + Eq + std::hash::Hash> Default for CountedSublist<T> {
     fn default() -> Self {
-        Self {
-            sublist: Sublist::new(),
-            counts: HashMap::new(),
-        }
+        Self { sublist: Sublist::new(), counts: HashMap::new() }
     }
 }
 
@@ -56,11 +53,7 @@ impl<T: Copy + Eq + std::hash::Hash> CountedSublist<T> {
         if by == 0 {
             return Ok(Transition::Counted);
         }
-        let key = Key {
-            filter: filter.into(),
-            queue: queue.map(Into::into),
-            holder,
-        };
+        let key = Key { filter: filter.into(), queue: queue.map(Into::into), holder };
         if let Some(count) = self.counts.get_mut(&key) {
             *count = count.saturating_add(by);
             return Ok(Transition::Counted);
@@ -72,11 +65,7 @@ impl<T: Copy + Eq + std::hash::Hash> CountedSublist<T> {
 
     /// Counts `by` fewer subscriptions of `holder`.
     pub fn sub(&mut self, filter: &[u8], queue: Option<&[u8]>, holder: T, by: u32) -> Transition {
-        let key = Key {
-            filter: filter.into(),
-            queue: queue.map(Into::into),
-            holder,
-        };
+        let key = Key { filter: filter.into(), queue: queue.map(Into::into), holder };
         let Some(count) = self.counts.get_mut(&key) else {
             return Transition::Unknown;
         };
@@ -91,16 +80,10 @@ impl<T: Copy + Eq + std::hash::Hash> CountedSublist<T> {
 
     /// Forgets everything of one holder (a peer that went away).
     pub fn forget(&mut self, holder: &T) {
-        let gone: Vec<Key<T>> = self
-            .counts
-            .keys()
-            .filter(|key| key.holder == *holder)
-            .cloned()
-            .collect();
+        let gone: Vec<Key<T>> = self.counts.keys().filter(|key| key.holder == *holder).cloned().collect();
         for key in gone {
             self.counts.remove(&key);
-            self.sublist
-                .remove(&key.filter, key.queue.as_deref(), holder);
+            self.sublist.remove(&key.filter, key.queue.as_deref(), holder);
         }
     }
 

@@ -29,10 +29,7 @@ pub fn check_filter(filter: &[u8]) -> Result<(), InvalidFilter> {
         if token == b">" && tokens.peek().is_some() {
             return Err(InvalidFilter::MisplacedFullWildcard);
         }
-        if token
-            .iter()
-            .any(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0x0c))
-        {
+        if token.iter().any(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0x0c)) {
             return Err(InvalidFilter::WhiteSpace);
         }
     }

@@ -35,10 +35,7 @@ pub struct QueueGroup<T> {
 
 impl<T> Default for MatchResult<T> {
     fn default() -> Self {
-        Self {
-            plain: Vec::new(),
-            queues: Vec::new(),
-        }
+        Self { plain: Vec::new(), queues: Vec::new() }
     }
 }
 
@@ -59,10 +56,7 @@ impl<T: Copy + Eq> MatchResult<T> {
         let at = match self.queues.iter().position(|group| &*group.name == name) {
             Some(at) => at,
             None => {
-                self.queues.push(QueueGroup {
-                    name: name.into(),
-                    members: Vec::new(),
-                });
+                self.queues.push(QueueGroup { name: name.into(), members: Vec::new() });
                 self.queues.len() - 1
             }
         };
@@ -119,13 +113,7 @@ enum Step {
 
 impl<T> Node<T> {
     fn new(parent: Option<(NodeIndex, Step)>) -> Self {
-        Self {
-            parent,
-            children: HashMap::new(),
-            any: None,
-            rest: None,
-            subscribers: MatchResult::default(),
-        }
+        Self { parent, children: HashMap::new(), any: None, rest: None, subscribers: MatchResult::default() }
     }
 }
 
@@ -190,12 +178,7 @@ impl<T: Copy + Eq> Sublist<T> {
     }
 
     /// Adds a subscriber for `filter`, as a plain one or as a member of `queue`.
-    pub fn insert(
-        &mut self,
-        filter: &[u8],
-        queue: Option<&[u8]>,
-        subscriber: T,
-    ) -> Result<(), InvalidFilter> {
+    pub fn insert(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: T) -> Result<(), InvalidFilter> {
         subject::check_filter(filter)?;
         let node = if subject::is_literal(filter) {
             self.literal_node(filter)
@@ -212,18 +195,11 @@ impl<T: Copy + Eq> Sublist<T> {
     /// Removes one earlier insert of the same three; `false` if there was none.
     pub fn remove(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: &T) -> bool {
         let literal = subject::is_literal(filter);
-        let found = if literal {
-            self.literals.get(filter).copied()
-        } else {
-            self.find_wildcard(filter)
-        };
+        let found = if literal { self.literals.get(filter).copied() } else { self.find_wildcard(filter) };
         let Some(node) = found else {
             return false;
         };
-        if !self.nodes[node as usize]
-            .subscribers
-            .take(queue, subscriber)
-        {
+        if !self.nodes[node as usize].subscribers.take(queue, subscriber) {
             return false;
         }
         self.len -= 1;
@@ -281,11 +257,7 @@ impl<T: Copy + Eq> Sublist<T> {
             hits.push(full);
         }
         let (token, rest) = split_token(rest);
-        let literal = if node.children.is_empty() {
-            None
-        } else {
-            node.children.get(token).copied()
-        };
+        let literal = if node.children.is_empty() { None } else { node.children.get(token).copied() };
         for next in [literal, node.any].into_iter().flatten() {
             match rest {
                 Some(rest) => self.walk(next, rest, hits),
@@ -301,13 +273,10 @@ impl<T: Copy + Eq> Sublist<T> {
             return true;
         }
         let (token, rest) = split_token(rest);
-        [node.children.get(token).copied(), node.any]
-            .into_iter()
-            .flatten()
-            .any(|next| match rest {
-                Some(rest) => self.any_below(next, rest),
-                None => !self.nodes[next as usize].subscribers.is_empty(),
-            })
+        [node.children.get(token).copied(), node.any].into_iter().flatten().any(|next| match rest {
+            Some(rest) => self.any_below(next, rest),
+            None => !self.nodes[next as usize].subscribers.is_empty(),
+        })
     }
 
     fn merge_of(&mut self, hits: SmallVec<[NodeIndex; 6]>) -> &MatchResult<T> {
@@ -395,10 +364,8 @@ impl<T: Copy + Eq> Sublist<T> {
     fn prune(&mut self, mut at: NodeIndex) {
         loop {
             let node = &self.nodes[at as usize];
-            let used = !node.subscribers.is_empty()
-                || !node.children.is_empty()
-                || node.any.is_some()
-                || node.rest.is_some();
+            let used =
+                !node.subscribers.is_empty() || !node.children.is_empty() || node.any.is_some() || node.rest.is_some();
             if used {
                 return;
             }
@@ -423,8 +390,7 @@ impl<T: Copy + Eq> Sublist<T> {
             self.nodes[node as usize] = Node::new(parent);
             return node;
         }
-        let node = NodeIndex::try_from(self.nodes.len())
-            .expect("four billion filters do not fit in memory");
+        let node = NodeIndex::try_from(self.nodes.len()).expect("four billion filters do not fit in memory");
         self.nodes.push(Node::new(parent));
         node
     }
@@ -434,12 +400,7 @@ impl<T: Copy + Eq> Sublist<T> {
         self.free.push(node);
     }
 
-    fn visit_below(
-        &self,
-        at: NodeIndex,
-        path: &mut Vec<u8>,
-        visit: &mut impl FnMut(&[u8], Option<&[u8]>, &T),
-    ) {
+    fn visit_below(&self, at: NodeIndex, path: &mut Vec<u8>, visit: &mut impl FnMut(&[u8], Option<&[u8]>, &T)) {
         let node = &self.nodes[at as usize];
         visit_node(node, path, visit);
         let literals = node.children.iter().map(|(token, next)| (&**token, *next));

@@ -26,9 +26,7 @@ impl Naive {
             }
         }
         plain.sort_unstable();
-        queues
-            .iter_mut()
-            .for_each(|(_, members)| members.sort_unstable());
+        queues.iter_mut().for_each(|(_, members)| members.sort_unstable());
         queues.sort();
         (plain, queues)
     }
@@ -41,9 +39,7 @@ fn naive_match(filter: &str, subject: &str) -> bool {
         match (filter.first(), subject.first()) {
             (None, None) => true,
             (Some(&">"), Some(_)) => true,
-            (Some(want), Some(have)) => {
-                (*want == "*" || want == have) && go(&filter[1..], &subject[1..])
-            }
+            (Some(want), Some(have)) => (*want == "*" || want == have) && go(&filter[1..], &subject[1..]),
             _ => false,
         }
     }
@@ -67,21 +63,18 @@ fn sorted(result: &MatchResult<u32>) -> (Vec<u32>, Vec<(String, Vec<u32>)>) {
 }
 
 fn filter() -> impl Strategy<Value = String> {
-    (
-        prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "*"]), 1..4),
-        any::<bool>(),
-    )
-        .prop_map(|(mut tokens, open)| {
+    (prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "*"]), 1..4), any::<bool>()).prop_map(
+        |(mut tokens, open)| {
             if open {
                 tokens.push(">");
             }
             tokens.join(".")
-        })
+        },
+    )
 }
 
 fn subject() -> impl Strategy<Value = String> {
-    prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "d"]), 1..5)
-        .prop_map(|tokens| tokens.join("."))
+    prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "d"]), 1..5).prop_map(|tokens| tokens.join("."))
 }
 
 #[derive(Clone, Debug)]

@@ -141,17 +141,8 @@ impl StreamState {
     ///
     /// # Panics
     /// If the state came from an image and [`StreamState::finish_rebuild`] was not called.
-    pub fn apply(
-        &mut self,
-        at: LogPosition,
-        frame: &Frame,
-        records: &dyn Records,
-    ) -> Result<Applied, Damaged> {
-        assert!(
-            self.rebuild.is_none(),
-            "apply at {} before finish_rebuild",
-            at.index
-        );
+    pub fn apply(&mut self, at: LogPosition, frame: &Frame, records: &dyn Records) -> Result<Applied, Damaged> {
+        assert!(self.rebuild.is_none(), "apply at {} before finish_rebuild", at.index);
         if let Some(seq) = self.damaged {
             return Err(Damaged { seq });
         }
@@ -170,15 +161,7 @@ impl StreamState {
                 Ok(Outcome::Done)
             }
             kind => match frame.body().map(|body| decode_command(kind, body)) {
-                Some(Ok(command)) => self.apply_command(
-                    at,
-                    command,
-                    &Source {
-                        frame: None,
-                        records,
-                    },
-                    &mut done,
-                ),
+                Some(Ok(command)) => self.apply_command(at, command, &Source { frame: None, records }, &mut done),
                 _ => Ok(Outcome::Rejected(Rejection::Malformed)),
             },
         };
@@ -217,10 +200,7 @@ impl StreamState {
         }
         if header.kind == FrameKind::Begin {
             let built_on = frame.body().and_then(|body| BeginBody::decode(body).ok());
-            let here = BeginBody {
-                after_term: self.term,
-                after_ordinal: self.ordinal,
-            };
+            let here = BeginBody { after_term: self.term, after_ordinal: self.ordinal };
             if built_on != Some(here) || header.base_seq != self.last_seq.next() {
                 return Some(Void::Fence);
             }
@@ -242,21 +222,11 @@ impl StreamState {
         None
     }
 
-    fn apply_messages(
-        &mut self,
-        frame: &Frame,
-        records: &dyn Records,
-        done: &mut Done,
-    ) -> Result<Outcome, Damaged> {
+    fn apply_messages(&mut self, frame: &Frame, records: &dyn Records, done: &mut Done) -> Result<Outcome, Damaged> {
         let header = frame.header();
-        let source = Source {
-            frame: Some(frame),
-            records,
-        };
+        let source = Source { frame: Some(frame), records };
         let limits = self.settings.limits;
-        let limited = limits.max_msgs.is_some()
-            || limits.max_bytes.is_some()
-            || limits.max_msgs_per_subject.is_some();
+        let limited = limits.max_msgs.is_some() || limits.max_bytes.is_some() || limits.max_msgs_per_subject.is_some();
         let mut last_flags = RecordFlags::NONE;
         for record in frame.records() {
             let slot = self.store(&record);
@@ -270,21 +240,15 @@ impl StreamState {
         }
         let last = frame.get(header.count - 1);
         let id = match last {
-            Some(record) if last_flags.has(RecordFlags::HAS_MSG_ID) => {
-                headers::msg_id(record.headers())
-            }
+            Some(record) if last_flags.has(RecordFlags::HAS_MSG_ID) => headers::msg_id(record.headers()),
             _ => None,
         };
         if self.last_msg_id.as_deref() != id {
             self.last_msg_id = id.map(Into::into);
         }
         self.log_time = self.log_time.max(self.last_ts);
-        self.dedup
-            .expire(self.log_time, self.settings.duplicate_window_ns);
-        done.stored = Some(SeqRange {
-            first: header.base_seq,
-            last: self.last_seq,
-        });
+        self.dedup.expire(self.log_time, self.settings.duplicate_window_ns);
+        done.stored = Some(SeqRange { first: header.base_seq, last: self.last_seq });
         self.drop_unwanted(&source, done)?;
         Ok(Outcome::Done)
     }
@@ -310,8 +274,7 @@ impl StreamState {
     /// Adds a live message to what is derived from live messages alone.
     pub(super) fn index_derived(&mut self, record: &Record<'_>) -> SubjectSlot {
         if record.flags.has(RecordFlags::HAS_TTL)
-            && let Some(deadline) =
-                headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
+            && let Some(deadline) = headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
         {
             self.ttls.insert((deadline, record.seq));
         }
@@ -442,8 +405,7 @@ impl StreamState {
             && removals.count < most
         {
             let (old, kept) = source.with(seq, |record| {
-                let kept = record.flags.has(RecordFlags::HAS_TTL)
-                    && headers::ttl(record.headers()) == Some(Ttl::Never);
+                let kept = record.flags.has(RecordFlags::HAS_TTL) && headers::ttl(record.headers()) == Some(Ttl::Never);
                 (record.ts.plus_ns(max_age_ns) <= now, kept)
             })?;
             if !old {
@@ -457,12 +419,7 @@ impl StreamState {
         Ok(Outcome::Done)
     }
 
-    fn apply_purge(
-        &mut self,
-        purge: &Purge,
-        source: &Source<'_>,
-        removals: &mut Removals,
-    ) -> Result<Outcome, Damaged> {
+    fn apply_purge(&mut self, purge: &Purge, source: &Source<'_>, removals: &mut Removals) -> Result<Outcome, Damaged> {
         let newest = purge.up_to_last.min(self.last_seq);
         // On the wire a zero is an absent field.
         let bound = match purge.seq.map(StreamSeq::get) {
@@ -483,45 +440,28 @@ impl StreamState {
             }
             return Ok(Outcome::Done);
         }
-        let mut covered: Vec<StreamSeq> = self
-            .subjects
-            .by_filter(filter)
-            .flat_map(|(_, seqs)| seqs.iter().take_while(|seq| *seq <= bound))
-            .collect();
+        let mut covered: Vec<StreamSeq> =
+            self.subjects.by_filter(filter).flat_map(|(_, seqs)| seqs.iter().take_while(|seq| *seq <= bound)).collect();
         covered.sort_unstable();
-        covered.truncate(
-            covered
-                .len()
-                .saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX)),
-        );
+        covered.truncate(covered.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX)));
         for seq in covered {
             self.remove_one(seq, source, removals)?;
         }
         Ok(Outcome::Done)
     }
 
-    fn apply_config(
-        &mut self,
-        change: ConfigChange,
-        source: &Source<'_>,
-        done: &mut Done,
-    ) -> Result<Outcome, Damaged> {
+    fn apply_config(&mut self, change: ConfigChange, source: &Source<'_>, done: &mut Done) -> Result<Outcome, Damaged> {
         if change.generation < self.generation {
             let (given, current) = (change.generation, self.generation);
             return Ok(Outcome::Rejected(Rejection::Stale { given, current }));
         }
-        let ConfigChange {
-            mut settings,
-            config_json,
-            generation,
-        } = change;
+        let ConfigChange { mut settings, config_json, generation } = change;
         // Storage cannot change, and the count of bytes depends on it.
         settings.storage = self.settings.storage;
         self.settings = settings;
         self.config_json = config_json;
         self.generation = generation;
-        self.dedup
-            .expire(self.log_time, self.settings.duplicate_window_ns);
+        self.dedup.expire(self.log_time, self.settings.duplicate_window_ns);
         if let Some(max) = self.settings.limits.max_msgs_per_subject
             && !(self.settings.discard == Discard::New && self.settings.discard_new_per_subject)
         {
@@ -556,13 +496,7 @@ pub(super) struct Done {
 
 impl Applied {
     fn void(why: Void) -> Self {
-        Self {
-            outcome: Outcome::Void(why),
-            stored: None,
-            removed: Vec::new(),
-            removed_count: 0,
-            events: Vec::new(),
-        }
+        Self { outcome: Outcome::Void(why), stored: None, removed: Vec::new(), removed_count: 0, events: Vec::new() }
     }
 
     /// Whether the entry had no effect.

@@ -102,10 +102,7 @@ impl BeginBody {
         let after_term = Term::new(read.u64()?);
         let after_ordinal = Ordinal::new(read.u64()?);
         read.end()?;
-        Ok(Self {
-            after_term,
-            after_ordinal,
-        })
+        Ok(Self { after_term, after_ordinal })
     }
 }
 
@@ -113,10 +110,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("strings, numbers and lists always serialize")
 }
 
-fn from_json<T: for<'de> Deserialize<'de>>(
-    body: &[u8],
-    what: &'static str,
-) -> Result<T, DecodeError> {
+fn from_json<T: for<'de> Deserialize<'de>>(body: &[u8], what: &'static str) -> Result<T, DecodeError> {
     serde_json::from_slice(body).map_err(|_| DecodeError::Unknown(what))
 }
 
@@ -180,41 +174,23 @@ mod tests {
     #[test]
     fn bodies_come_back() {
         let commands = [
-            Command::Expire(Expire {
-                now: Timestamp::new(5),
-                max_count: 1_000,
-            }),
-            Command::Purge(Purge {
-                filter: Some("a.>".into()),
-                keep: Some(2),
-                ..Purge::default()
-            }),
-            Command::DeleteMessage(DeleteMessage {
-                seq: StreamSeq::new(4),
-                erase: true,
-            }),
+            Command::Expire(Expire { now: Timestamp::new(5), max_count: 1_000 }),
+            Command::Purge(Purge { filter: Some("a.>".into()), keep: Some(2), ..Purge::default() }),
+            Command::DeleteMessage(DeleteMessage { seq: StreamSeq::new(4), erase: true }),
             Command::Config(Box::new(ConfigChange {
                 settings: Settings::default(),
                 config_json: "{\"name\":\"S\"}".into(),
                 generation: Generation::new(3),
             })),
             Command::Consumers(Bytes::from_static(b"ops")),
-            Command::Remove(Remove {
-                generation: Generation::new(9),
-            }),
+            Command::Remove(Remove { generation: Generation::new(9) }),
         ];
         for command in commands {
-            assert_eq!(
-                decode_command(command.kind(), &command.encode()),
-                Ok(command)
-            );
+            assert_eq!(decode_command(command.kind(), &command.encode()), Ok(command));
         }
         assert!(decode_command(FrameKind::Purge, b"{").is_err());
         assert!(decode_command(FrameKind::Expire, b"123").is_err());
-        let begin = BeginBody {
-            after_term: Term::new(3),
-            after_ordinal: Ordinal::new(8),
-        };
+        let begin = BeginBody { after_term: Term::new(3), after_ordinal: Ordinal::new(8) };
         assert_eq!(BeginBody::decode(&begin.encode()), Ok(begin));
     }
 }

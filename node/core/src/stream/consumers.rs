@@ -51,9 +51,7 @@ pub struct StreamView<'a> {
 
 impl std::fmt::Debug for StreamView<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamView")
-            .field("stream", &self.state.id)
-            .finish_non_exhaustive()
+        f.debug_struct("StreamView").field("stream", &self.state.id).finish_non_exhaustive()
     }
 }
 
@@ -77,20 +75,15 @@ impl MessageView for StreamView<'_> {
     }
 
     fn last_matching(&self, filters: &Filters) -> Option<StreamSeq> {
-        self.state
-            .last_matching(filters.as_slice(), self.state.last_seq)
+        self.state.last_matching(filters.as_slice(), self.state.last_seq)
     }
 
     fn last_per_subject(&self, filters: &Filters) -> Vec<StreamSeq> {
-        self.state
-            .subjects
-            .last_per_subject(filters.as_slice(), self.state.last_seq)
+        self.state.subjects.last_per_subject(filters.as_slice(), self.state.last_seq)
     }
 
     fn first_at_or_after(&self, at: Timestamp) -> StreamSeq {
-        self.state
-            .first_at_or_after(at, self.records)
-            .unwrap_or_else(|| self.next_seq())
+        self.state.first_at_or_after(at, self.records).unwrap_or_else(|| self.next_seq())
     }
 
     fn message_len(&self, seq: StreamSeq) -> Option<u64> {
@@ -107,11 +100,7 @@ impl StreamState {
         done: &mut Done,
     ) -> Result<Outcome, Damaged> {
         let mut effects = ConsumerEffects::default();
-        let live = Live {
-            first: self.first_seq,
-            last: self.last_seq,
-            deleted: &self.deleted,
-        };
+        let live = Live { first: self.first_seq, last: self.last_seq, deleted: &self.deleted };
         if self.consumers.apply_body(ops, &live, &mut effects).is_err() {
             return Ok(Outcome::Rejected(Rejection::Malformed));
         }
@@ -143,19 +132,12 @@ impl StreamState {
         Ok(Outcome::Done)
     }
 
-    fn drop_what_no_one_needs(
-        &mut self,
-        source: &Source<'_>,
-        done: &mut Done,
-    ) -> Result<(), Damaged> {
+    fn drop_what_no_one_needs(&mut self, source: &Source<'_>, done: &mut Done) -> Result<(), Damaged> {
         let consumers = &self.consumers;
         let mut unwanted: Vec<StreamSeq> = self
             .subjects
             .iter()
-            .flat_map(|(subject, seqs)| {
-                seqs.iter()
-                    .filter(move |seq| !consumers.needs(*seq, subject))
-            })
+            .flat_map(|(subject, seqs)| seqs.iter().filter(move |seq| !consumers.needs(*seq, subject)))
             .collect();
         unwanted.sort_unstable();
         for seq in unwanted {
@@ -165,11 +147,7 @@ impl StreamState {
     }
 
     /// Interest retention: a message that no consumer wants goes as soon as it has its sequence.
-    pub(super) fn drop_unwanted(
-        &mut self,
-        source: &Source<'_>,
-        done: &mut Done,
-    ) -> Result<(), Damaged> {
+    pub(super) fn drop_unwanted(&mut self, source: &Source<'_>, done: &mut Done) -> Result<(), Damaged> {
         if self.settings.retention != Retention::Interest {
             return Ok(());
         }

@@ -30,9 +30,7 @@ impl DedupWindow {
     }
 
     fn find(&self, id: &[u8]) -> Option<u64> {
-        self.table
-            .find(hash::bytes(id), |&n| *self.entry(n).id == *id)
-            .copied()
+        self.table.find(hash::bytes(id), |&n| *self.entry(n).id == *id).copied()
     }
 
     /// The message that an id stands for, if one was stored less than `window_ns` before `now`.
@@ -46,16 +44,8 @@ impl DedupWindow {
     pub fn insert(&mut self, id: &[u8], seq: StreamSeq, ts: Timestamp) {
         let number = self.gone + self.entries.len() as u64;
         let hash = hash::bytes(id);
-        self.entries.push_back(IdEntry {
-            id: id.into(),
-            seq,
-            ts,
-        });
-        let Self {
-            entries,
-            gone,
-            table,
-        } = self;
+        self.entries.push_back(IdEntry { id: id.into(), seq, ts });
+        let Self { entries, gone, table } = self;
         let entry = |n: u64| &entries[(n - *gone) as usize];
         match table.find_mut(hash, |&n| *entry(n).id == *id) {
             Some(newest) => *newest = number,
@@ -71,10 +61,7 @@ impl DedupWindow {
             return;
         };
         // A newer message of the same id took over the table's entry; then only the queue's goes.
-        if let Ok(found) = self
-            .table
-            .find_entry(hash::bytes(&front.id), |&n| n == number)
-        {
+        if let Ok(found) = self.table.find_entry(hash::bytes(&front.id), |&n| n == number) {
             found.remove();
         }
         self.entries.pop_front();
@@ -83,11 +70,7 @@ impl DedupWindow {
 
     /// Forgets what is `window_ns` old or older.
     pub fn expire(&mut self, now: Timestamp, window_ns: u64) {
-        while self
-            .entries
-            .front()
-            .is_some_and(|entry| now.since_ns(entry.ts) >= window_ns)
-        {
+        while self.entries.front().is_some_and(|entry| now.since_ns(entry.ts) >= window_ns) {
             self.pop();
         }
     }
@@ -154,21 +137,11 @@ mod tests {
     fn many_ids_come_and_go() {
         let mut window = DedupWindow::default();
         for i in 0..10_000u64 {
-            window.insert(
-                format!("id-{i}").as_bytes(),
-                StreamSeq::new(i + 1),
-                Timestamp::new(i),
-            );
+            window.insert(format!("id-{i}").as_bytes(), StreamSeq::new(i + 1), Timestamp::new(i));
             window.expire(Timestamp::new(i), 1_000);
         }
         assert_eq!(window.len(), 1_000);
-        assert_eq!(
-            window.lookup(b"id-9500", Timestamp::new(9_999), 1_000),
-            Some(StreamSeq::new(9_501))
-        );
-        assert_eq!(
-            window.lookup(b"id-8999", Timestamp::new(9_999), 1_000),
-            None
-        );
+        assert_eq!(window.lookup(b"id-9500", Timestamp::new(9_999), 1_000), Some(StreamSeq::new(9_501)));
+        assert_eq!(window.lookup(b"id-8999", Timestamp::new(9_999), 1_000), None);
     }
 }

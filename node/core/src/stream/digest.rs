@@ -29,9 +29,7 @@ impl Digest {
     }
 
     pub(super) fn read(self, first: StreamSeq, last: StreamSeq, generation: Generation) -> u64 {
-        self.0
-            .wrapping_add(mix64(first.get(), last.get()))
-            .wrapping_add(mix64(generation.get(), u64::MAX))
+        self.0.wrapping_add(mix64(first.get(), last.get())).wrapping_add(mix64(generation.get(), u64::MAX))
     }
 }
 

@@ -135,16 +135,12 @@ fn number(value: &[u8]) -> Option<u64> {
 
 /// The value of `Nats-Msg-Id`, for `apply` and rebuild.
 pub(super) fn msg_id(block: &[u8]) -> Option<&[u8]> {
-    HeaderLines::new(block)
-        .find(|(name, value)| *name == b"Nats-Msg-Id" && !value.is_empty())
-        .map(|(_, value)| value)
+    HeaderLines::new(block).find(|(name, value)| *name == b"Nats-Msg-Id" && !value.is_empty()).map(|(_, value)| value)
 }
 
 /// The value of `Nats-TTL`, for `apply` and rebuild.
 pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
-    HeaderLines::new(block)
-        .find(|(name, _)| *name == b"Nats-TTL")
-        .and_then(|(_, v)| Ttl::parse(v))
+    HeaderLines::new(block).find(|(name, _)| *name == b"Nats-TTL").and_then(|(_, v)| Ttl::parse(v))
 }
 
 #[cfg(test)]
@@ -168,22 +164,13 @@ mod tests {
     fn a_number_that_is_none_is_noted() {
         for value in ["-1", "x", "1 2", "99999999999999999999"] {
             let block = format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {value}\r\n\r\n");
-            assert_eq!(
-                PublishHeaders::scan(block.as_bytes()).bad,
-                Some(BadHeader::LastSequence)
-            );
+            assert_eq!(PublishHeaders::scan(block.as_bytes()).bad, Some(BadHeader::LastSequence));
         }
     }
 
     #[test]
     fn odd_blocks_yield_nothing() {
-        for block in [
-            &b""[..],
-            b"NATS/1.0",
-            b"NATS/1.0\r\n\r\n",
-            b"\n:\n::\n",
-            b"Nats-Msg-Id: x",
-        ] {
+        for block in [&b""[..], b"NATS/1.0", b"NATS/1.0\r\n\r\n", b"\n:\n::\n", b"Nats-Msg-Id: x"] {
             assert_eq!(PublishHeaders::scan(block), PublishHeaders::default());
         }
     }

@@ -107,10 +107,7 @@ impl StreamState {
         let mut out = Writer::new();
         out.raw(MAGIC);
         out.u8(IMAGE_VERSION);
-        out.bytes(
-            &serde_json::to_vec(&head)
-                .expect("numbers, strings and maps with number keys serialize"),
-        );
+        out.bytes(&serde_json::to_vec(&head).expect("numbers, strings and maps with number keys serialize"));
         match &self.last_msg_id {
             None => out.u8(0),
             Some(id) => {
@@ -119,13 +116,8 @@ impl StreamState {
             }
         }
         write_runs(&self.deleted, &mut out);
-        let mut removed: Vec<&IdEntry> = self
-            .dedup
-            .entries()
-            .rev()
-            .filter(|entry| !self.is_live(entry.seq))
-            .take(REMOVED_IDS_MAX)
-            .collect();
+        let mut removed: Vec<&IdEntry> =
+            self.dedup.entries().rev().filter(|entry| !self.is_live(entry.seq)).take(REMOVED_IDS_MAX).collect();
         removed.reverse();
         out.varint(removed.len() as u64);
         for entry in removed {
@@ -142,9 +134,7 @@ impl StreamState {
     /// Reads an image. The result must be given every message frame of the blocks
     /// ([`StreamState::rebuild`], oldest first) and then [`StreamState::finish_rebuild`].
     pub fn from_image(image: &[u8]) -> Result<Self, DecodeError> {
-        let (content, crc) = image
-            .split_last_chunk::<4>()
-            .ok_or(DecodeError::Truncated(image.len()))?;
+        let (content, crc) = image.split_last_chunk::<4>().ok_or(DecodeError::Truncated(image.len()))?;
         if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
             return Err(DecodeError::Unknown("state image: crc mismatch"));
         }
@@ -155,8 +145,8 @@ impl StreamState {
         if read.u8()? != IMAGE_VERSION {
             return Err(DecodeError::Unknown("state image: version"));
         }
-        let head: Head = serde_json::from_slice(read.bytes()?)
-            .map_err(|_| DecodeError::Unknown("state image: head"))?;
+        let head: Head =
+            serde_json::from_slice(read.bytes()?).map_err(|_| DecodeError::Unknown("state image: head"))?;
         let last_msg_id = match read.u8()? {
             0 => None,
             1 => Some(read.bytes()?.into()),
@@ -166,14 +156,11 @@ impl StreamState {
         let mut ids = Vec::new();
         for _ in 0..read.count()? {
             let id = read.bytes()?.into();
-            let (seq, ts) = (
-                StreamSeq::new(read.varint()?),
-                Timestamp::new(read.varint()?),
-            );
+            let (seq, ts) = (StreamSeq::new(read.varint()?), Timestamp::new(read.varint()?));
             ids.push(IdEntry { id, seq, ts });
         }
-        let consumers = ConsumerSet::from_image(read.bytes()?)
-            .map_err(|_| DecodeError::Unknown("state image: consumers"))?;
+        let consumers =
+            ConsumerSet::from_image(read.bytes()?).map_err(|_| DecodeError::Unknown("state image: consumers"))?;
         read.end()?;
         let state = Self {
             id: head.id,
@@ -200,31 +187,19 @@ impl StreamState {
             applied: head.applied,
             removed: head.removed,
             damaged: None,
-            rebuild: Some(Box::new(Rebuild {
-                ids,
-                ..Rebuild::default()
-            })),
+            rebuild: Some(Box::new(Rebuild { ids, ..Rebuild::default() })),
         };
         state.check_counters()?;
         Ok(state)
     }
 
     fn check_counters(&self) -> Result<(), DecodeError> {
-        let span = self
-            .last_seq
-            .get()
-            .checked_add(1)
-            .and_then(|end| end.checked_sub(self.first_seq.get()));
+        let span = self.last_seq.get().checked_add(1).and_then(|end| end.checked_sub(self.first_seq.get()));
         let inside = |seq: u64| seq > self.first_seq.get() && seq <= self.last_seq.get();
-        let fits = span.and_then(|span| span.checked_sub(self.deleted.len()))
-            == Some(self.messages)
+        let fits = span.and_then(|span| span.checked_sub(self.deleted.len())) == Some(self.messages)
             && self.deleted.min().is_none_or(inside)
             && self.deleted.max().is_none_or(inside);
-        if fits {
-            Ok(())
-        } else {
-            Err(DecodeError::Unknown("state image: counters"))
-        }
+        if fits { Ok(()) } else { Err(DecodeError::Unknown("state image: counters")) }
     }
 
     /// Takes in one frame found in the blocks. Frames must come oldest first; what is no message, not
@@ -246,11 +221,7 @@ impl StreamState {
                 && self.log_time.since_ns(record.ts) < self.settings.duplicate_window_ns
                 && let Some(id) = headers::msg_id(record.headers())
             {
-                counts.ids.push(IdEntry {
-                    id: id.into(),
-                    seq: record.seq,
-                    ts: record.ts,
-                });
+                counts.ids.push(IdEntry { id: id.into(), seq: record.seq, ts: record.ts });
             }
             if self.is_live(record.seq) {
                 counts.messages += 1;
@@ -276,11 +247,7 @@ impl StreamState {
             ("digest", self.digest.raw(), counts.digest.raw()),
         ] {
             if expected != found {
-                return Err(Mismatch {
-                    what,
-                    expected,
-                    found,
-                });
+                return Err(Mismatch { what, expected, found });
             }
         }
         let mut ids = std::mem::take(&mut counts.ids);
@@ -289,8 +256,7 @@ impl StreamState {
         for IdEntry { id, seq, ts } in ids {
             self.dedup.insert(&id, seq, ts);
         }
-        self.dedup
-            .expire(self.log_time, self.settings.duplicate_window_ns);
+        self.dedup.expire(self.log_time, self.settings.duplicate_window_ns);
         self.rebuild = None;
         Ok(())
     }

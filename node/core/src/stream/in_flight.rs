@@ -68,11 +68,7 @@ impl InFlight {
 
     /// Forgets frames that the state has applied.
     pub(super) fn applied(&mut self, ordinal: Ordinal) {
-        while self
-            .pending
-            .front()
-            .is_some_and(|pending| pending.ordinal <= ordinal)
-        {
+        while self.pending.front().is_some_and(|pending| pending.ordinal <= ordinal) {
             let Some(pending) = self.pending.pop_front() else {
                 break;
             };
@@ -87,11 +83,7 @@ impl InFlight {
                     subjects.remove(subject, seq);
                 });
             }
-            if self
-                .last_msg_id
-                .as_ref()
-                .is_some_and(|(seq, _)| *seq <= pending.last_seq)
-            {
+            if self.last_msg_id.as_ref().is_some_and(|(seq, _)| *seq <= pending.last_seq) {
                 self.last_msg_id = None;
             }
         }

@@ -110,12 +110,7 @@ impl Default for Settings {
 /// nats-server's stores, so that `bytes` compares equal: for files a 22-byte head, the subject, a
 /// 4-byte length and the block if there are headers, the payload and an 8-byte hash; for memory
 /// subject, headers, payload and 16.
-pub fn stored_len(
-    storage: StorageKind,
-    subject_len: usize,
-    hdr_len: usize,
-    payload_len: usize,
-) -> u64 {
+pub fn stored_len(storage: StorageKind, subject_len: usize, hdr_len: usize, payload_len: usize) -> u64 {
     let content = subject_len + hdr_len + payload_len;
     let overhead = match storage {
         StorageKind::Memory => 16,

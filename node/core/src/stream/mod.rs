@@ -23,13 +23,11 @@ mod state;
 mod ttl;
 
 pub use admission::{
-    Admission, Admitted, FRAME_BYTES_TARGET, FRAME_COUNT_MAX, HEADERS_LEN_MAX, IN_FLIGHT_BYTES_MAX,
-    Proposed, Publish, Refused,
+    Admission, Admitted, FRAME_BYTES_TARGET, FRAME_COUNT_MAX, HEADERS_LEN_MAX, IN_FLIGHT_BYTES_MAX, Proposed, Publish,
+    Refused,
 };
 pub use apply::{Applied, Damaged, Outcome, Rejection, SeqRange, StreamEvent, Void};
-pub use command::{
-    BeginBody, Command, ConfigChange, DeleteMessage, Expire, Purge, Remove, decode_command,
-};
+pub use command::{BeginBody, Command, ConfigChange, DeleteMessage, Expire, Purge, Remove, decode_command};
 pub use consumers::StreamView;
 pub use dedup::DedupWindow;
 pub use headers::{HeaderLines, PublishHeaders};

@@ -34,11 +34,7 @@ impl StreamState {
         StreamCounts {
             messages: self.messages,
             bytes: self.bytes,
-            first_seq: if self.last_seq == StreamSeq::ZERO {
-                0
-            } else {
-                self.first_seq.get()
-            },
+            first_seq: if self.last_seq == StreamSeq::ZERO { 0 } else { self.first_seq.get() },
             last_seq: self.last_seq.get(),
             num_subjects: self.subjects.subject_count(),
             num_deleted: self.deleted.len(),
@@ -70,11 +66,7 @@ impl StreamState {
         }
         while outside - inside > 1 {
             let middle = inside + (outside - inside) / 2;
-            if run_reaches(middle) {
-                inside = middle
-            } else {
-                outside = middle
-            }
+            if run_reaches(middle) { inside = middle } else { outside = middle }
         }
         (inside < self.last_seq.get()).then(|| StreamSeq::new(inside + 1))
     }
@@ -113,11 +105,7 @@ impl StreamState {
         let mut low = self.first_seq;
         while low < seq {
             let middle = StreamSeq::new(low.get() + (seq.get() - low.get()) / 2);
-            if self.live_count_up_to(middle) >= wanted {
-                seq = middle
-            } else {
-                low = middle.next()
-            }
+            if self.live_count_up_to(middle) >= wanted { seq = middle } else { low = middle.next() }
         }
         Some(low)
     }
@@ -128,38 +116,18 @@ impl StreamState {
     }
 
     /// The lowest live message at or above `from` that any filter covers; no filters cover all.
-    pub fn next_matching<F: AsRef<[u8]>>(
-        &self,
-        filters: &[F],
-        from: StreamSeq,
-    ) -> Option<StreamSeq> {
-        if covers_all(filters) {
-            self.next_live(from)
-        } else {
-            self.subjects.next_matching(filters, from)
-        }
+    pub fn next_matching<F: AsRef<[u8]>>(&self, filters: &[F], from: StreamSeq) -> Option<StreamSeq> {
+        if covers_all(filters) { self.next_live(from) } else { self.subjects.next_matching(filters, from) }
     }
 
     /// How many live messages at or above `from` any filter covers; no filters cover all.
     pub fn count_matching<F: AsRef<[u8]>>(&self, filters: &[F], from: StreamSeq) -> u64 {
-        if covers_all(filters) {
-            self.live_count_from(from)
-        } else {
-            self.subjects.count_matching(filters, from)
-        }
+        if covers_all(filters) { self.live_count_from(from) } else { self.subjects.count_matching(filters, from) }
     }
 
     /// The highest live message at or below `up_to` that any filter covers; no filters cover all.
-    pub fn last_matching<F: AsRef<[u8]>>(
-        &self,
-        filters: &[F],
-        up_to: StreamSeq,
-    ) -> Option<StreamSeq> {
-        if covers_all(filters) {
-            self.last_live_up_to(up_to)
-        } else {
-            self.subjects.last_matching(filters, up_to)
-        }
+    pub fn last_matching<F: AsRef<[u8]>>(&self, filters: &[F], up_to: StreamSeq) -> Option<StreamSeq> {
+        if covers_all(filters) { self.last_live_up_to(up_to) } else { self.subjects.last_matching(filters, up_to) }
     }
 
     /// The last live message of a subject.
@@ -170,8 +138,7 @@ impl StreamState {
     /// The lowest live message stored at or after `ts`; `None` if there is none. Times never go back, so
     /// this reads a record per halving. A record that cannot be read counts as too early.
     pub fn first_at_or_after(&self, ts: Timestamp, records: &dyn Records) -> Option<StreamSeq> {
-        let late_enough =
-            |seq: StreamSeq| records.record(seq).is_some_and(|record| record.ts() >= ts);
+        let late_enough = |seq: StreamSeq| records.record(seq).is_some_and(|record| record.ts() >= ts);
         let (mut low, mut high) = (self.first_seq.get(), self.last_seq.get() + 1);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -62,9 +62,7 @@ impl PubRefusal {
     /// HTTP-like status.
     pub const fn code(&self) -> u16 {
         match self {
-            Self::NotReady | Self::MaxMessages | Self::MaxBytes | Self::MaxMessagesPerSubject => {
-                503
-            }
+            Self::NotReady | Self::MaxMessages | Self::MaxBytes | Self::MaxMessagesPerSubject => 503,
             Self::StreamNotFound => 404,
             Self::Rollup(_) => 500,
             _ => 400,

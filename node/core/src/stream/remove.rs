@@ -14,11 +14,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) fn with<T>(
-        &self,
-        seq: StreamSeq,
-        read: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<T, Damaged> {
+    pub(super) fn with<T>(&self, seq: StreamSeq, read: impl FnOnce(&Record<'_>) -> T) -> Result<T, Damaged> {
         if let Some(record) = self.frame.and_then(|frame| frame.by_seq(seq)) {
             return Ok(read(&record));
         }
@@ -41,10 +37,7 @@ impl Removals {
         self.count += 1;
         match self.ranges.last_mut() {
             Some(range) if range.last.next() == seq => range.last = seq,
-            _ => self.ranges.push(SeqRange {
-                first: seq,
-                last: seq,
-            }),
+            _ => self.ranges.push(SeqRange { first: seq, last: seq }),
         }
     }
 }
@@ -57,12 +50,7 @@ impl StreamState {
         source: &Source<'_>,
         removals: &mut Removals,
     ) -> Result<(), Damaged> {
-        debug_assert!(
-            self.is_live(seq),
-            "{seq} is not live in {}..={}",
-            self.first_seq,
-            self.last_seq
-        );
+        debug_assert!(self.is_live(seq), "{seq} is not live in {}..={}", self.first_seq, self.last_seq);
         source.with(seq, |record| self.forget(record))?;
         if seq == self.first_seq {
             self.advance_first();
@@ -79,20 +67,14 @@ impl StreamState {
         self.bytes = self.bytes.saturating_sub(self.len_of(record));
         self.digest.remove(record.seq, record.crc);
         if record.flags.has(RecordFlags::HAS_TTL)
-            && let Some(deadline) =
-                headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
+            && let Some(deadline) = headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
         {
             self.ttls.remove(&(deadline, record.seq));
         }
     }
 
     pub(super) fn len_of(&self, record: &Record<'_>) -> u64 {
-        stored_len(
-            self.settings.storage,
-            record.subject().len(),
-            record.headers().len(),
-            record.payload().len(),
-        )
+        stored_len(self.settings.storage, record.subject().len(), record.headers().len(), record.payload().len())
     }
 
     /// Moves `first_seq` from a removed message to the next live one.
@@ -138,10 +120,7 @@ impl StreamState {
             return;
         }
         removals.count += self.messages;
-        removals.ranges.push(SeqRange {
-            first: self.first_seq,
-            last: self.last_seq,
-        });
+        removals.ranges.push(SeqRange { first: self.first_seq, last: self.last_seq });
         self.messages = 0;
         self.bytes = 0;
         self.digest.clear();

@@ -210,15 +210,11 @@ impl StreamState {
 
     /// Identifies the live messages, sequences and configuration. Equal states have equal digests.
     pub fn digest(&self) -> u64 {
-        self.digest
-            .read(self.first_seq, self.last_seq, self.generation)
+        self.digest.read(self.first_seq, self.last_seq, self.generation)
     }
 
     /// Whether this message exists.
     pub fn is_live(&self, seq: StreamSeq) -> bool {
-        self.messages > 0
-            && seq >= self.first_seq
-            && seq <= self.last_seq
-            && !self.deleted.contains(seq.get())
+        self.messages > 0 && seq >= self.first_seq && seq <= self.last_seq && !self.deleted.contains(seq.get())
     }
 }

@@ -69,37 +69,23 @@ impl Clients {
             match action {
                 PumpAction::Deliver(delivery) => {
                     let inbox = String::from_utf8(delivery.to.to_vec()).unwrap();
-                    prop_assert!(
-                        !self.closed.contains(&inbox),
-                        "a closed request gets nothing"
-                    );
+                    prop_assert!(!self.closed.contains(&inbox), "a closed request gets nothing");
                     let (batch, bytes) = self.asked[&inbox];
                     let got = self.got.entry(inbox).or_default();
                     got.0 += 1;
                     got.1 += MESSAGE_LEN;
                     prop_assert!(got.0 <= batch, "more than asked for");
-                    prop_assert!(
-                        bytes.is_none_or(|bytes| got.1 <= bytes),
-                        "more bytes than asked for"
-                    );
+                    prop_assert!(bytes.is_none_or(|bytes| got.1 <= bytes), "more bytes than asked for");
                     let seq = delivery.seq.get();
-                    prop_assert!(
-                        world.messages.stored[&seq].0 != "skip",
-                        "a filtered message"
-                    );
+                    prop_assert!(world.messages.stored[&seq].0 != "skip", "a filtered message");
                     let count = self.deliveries.entry(seq).or_default();
                     // What was sent before its entry was refused is sent again under the same count.
                     let logged_first = world.pump.tracking() == Tracking::LoggedFirst;
-                    prop_assert!(
-                        delivery.deliveries > *count || !logged_first,
-                        "delivery counts rise"
-                    );
+                    prop_assert!(delivery.deliveries > *count || !logged_first, "delivery counts rise");
                     *count = delivery.deliveries;
                     self.held.push(seq);
                 }
-                PumpAction::Status { to, status }
-                    if !matches!(status, Status::IdleHeartbeat { .. }) =>
-                {
+                PumpAction::Status { to, status } if !matches!(status, Status::IdleHeartbeat { .. }) => {
                     self.closed.insert(String::from_utf8(to.to_vec()).unwrap());
                 }
                 _ => {}
@@ -109,12 +95,7 @@ impl Clients {
     }
 }
 
-fn run(
-    steps: Vec<Step>,
-    tracking: Tracking,
-    max_ack_pending: u32,
-    ack_wait_s: u64,
-) -> Result<(), TestCaseError> {
+fn run(steps: Vec<Step>, tracking: Tracking, max_ack_pending: u32, ack_wait_s: u64) -> Result<(), TestCaseError> {
     let config = ConsumerConfig {
         max_ack_pending: Some(max_ack_pending),
         ack_wait_ns: ack_wait_s * SECOND,
@@ -130,16 +111,9 @@ fn run(
         };
         match step {
             Step::Publish(subject) => {
-                world
-                    .messages
-                    .publish(["s", "t", "skip"][usize::from(subject)], world.now);
+                world.messages.publish(["s", "t", "skip"][usize::from(subject)], world.now);
             }
-            Step::Pull {
-                batch,
-                no_wait,
-                expires_s,
-                max_bytes,
-            } => {
+            Step::Pull { batch, no_wait, expires_s, max_bytes } => {
                 inboxes += 1;
                 let inbox = format!("i{inboxes}");
                 clients.asked.insert(inbox.clone(), (batch, max_bytes));
@@ -164,12 +138,7 @@ fn run(
             }
             Step::Nak(index, delay) => {
                 if let Some(seq) = held(&index) {
-                    world.ack(
-                        seq,
-                        AckVerb::Nak {
-                            delay_ns: delay.map(|delay| delay * SECOND),
-                        },
-                    );
+                    world.ack(seq, AckVerb::Nak { delay_ns: delay.map(|delay| delay * SECOND) });
                 }
             }
             Step::Progress(index) => {
@@ -216,42 +185,18 @@ fn run(
     }
     for (seq, (subject, _)) in &world.messages.stored {
         let wanted = subject != "skip";
-        prop_assert_eq!(
-            clients.deliveries.contains_key(seq),
-            wanted,
-            "message {}",
-            seq
-        );
-        prop_assert!(
-            !wanted || clients.settled.contains(seq),
-            "message {} was lost",
-            seq
-        );
-        prop_assert!(
-            !world
-                .state()
-                .needs(StreamSeq::new(*seq), subject.as_bytes())
-        );
+        prop_assert_eq!(clients.deliveries.contains_key(seq), wanted, "message {}", seq);
+        prop_assert!(!wanted || clients.settled.contains(seq), "message {} was lost", seq);
+        prop_assert!(!world.state().needs(StreamSeq::new(*seq), subject.as_bytes()));
     }
     Ok(())
 }
 
-fn check(
-    world: &mut World,
-    config: &ConsumerConfig,
-    max_ack_pending: u32,
-) -> Result<(), TestCaseError> {
+fn check(world: &mut World, config: &ConsumerConfig, max_ack_pending: u32) -> Result<(), TestCaseError> {
     let state = world.state();
-    prop_assert!(
-        state.pending_count() as u64 <= u64::from(max_ack_pending),
-        "max_ack_pending exceeded"
-    );
+    prop_assert!(state.pending_count() as u64 <= u64::from(max_ack_pending), "max_ack_pending exceeded");
     for entry in state.iter_pending() {
-        prop_assert!(
-            world.messages.contains(entry.seq),
-            "pending {} does not exist",
-            entry.seq
-        );
+        prop_assert!(world.messages.contains(entry.seq), "pending {} does not exist", entry.seq);
     }
     if world.log.is_empty() {
         let from = state.delivered().stream.next();
@@ -271,9 +216,7 @@ impl World {
     }
 
     fn pump_is_settled(&self) -> bool {
-        self.pump
-            .next_deadline(self.state())
-            .is_none_or(|deadline| deadline.get() > 0)
+        self.pump.next_deadline(self.state()).is_none_or(|deadline| deadline.get() > 0)
     }
 }
 

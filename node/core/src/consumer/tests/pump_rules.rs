@@ -21,10 +21,7 @@ fn a_message_is_sent_only_after_its_entry_is_applied() {
     let PumpAction::Deliver(first) = &world.actions[0] else {
         panic!("{:?}", world.actions);
     };
-    assert_eq!(
-        (first.cseq.get(), first.pending, &first.to[..]),
-        (1, 1, &b"a"[..])
-    );
+    assert_eq!((first.cseq.get(), first.pending, &first.to[..]), (1, 1, &b"a"[..]));
 }
 
 #[test]
@@ -49,30 +46,12 @@ fn tracking_after_the_fact_sends_at_once() {
 
 #[test]
 fn tracking_follows_config_and_stream() {
-    let limits = StreamTraits {
-        replicated: true,
-        limits_retention: true,
-    };
-    let work_queue = StreamTraits {
-        limits_retention: false,
-        ..limits
-    };
-    let single = StreamTraits {
-        replicated: false,
-        ..limits
-    };
-    let memory = ConsumerConfig {
-        mem_storage: true,
-        ..explicit()
-    };
-    let ack_none = ConsumerConfig {
-        ack_policy: AckPolicy::None,
-        ..explicit()
-    };
-    let one_replica = ConsumerConfig {
-        replicas: 1,
-        ..explicit()
-    };
+    let limits = StreamTraits { replicated: true, limits_retention: true };
+    let work_queue = StreamTraits { limits_retention: false, ..limits };
+    let single = StreamTraits { replicated: false, ..limits };
+    let memory = ConsumerConfig { mem_storage: true, ..explicit() };
+    let ack_none = ConsumerConfig { ack_policy: AckPolicy::None, ..explicit() };
+    let one_replica = ConsumerConfig { replicas: 1, ..explicit() };
     let table = [
         (&explicit(), limits, Tracking::LoggedFirst),
         (&memory, limits, Tracking::Local),
@@ -83,11 +62,7 @@ fn tracking_follows_config_and_stream() {
         (&explicit(), single, Tracking::LoggedAfter),
     ];
     for (config, stream, expected) in table {
-        assert_eq!(
-            Tracking::of(config, stream),
-            expected,
-            "{config:?} {stream:?}"
-        );
+        assert_eq!(Tracking::of(config, stream), expected, "{config:?} {stream:?}");
     }
 }
 
@@ -102,9 +77,7 @@ fn requests_are_served_in_turn() {
         .settle()
         .iter()
         .filter_map(|action| match action {
-            PumpAction::Deliver(delivery) => {
-                Some(String::from_utf8_lossy(&delivery.to).into_owned())
-            }
+            PumpAction::Deliver(delivery) => Some(String::from_utf8_lossy(&delivery.to).into_owned()),
             _ => None,
         })
         .collect();
@@ -115,10 +88,7 @@ fn requests_are_served_in_turn() {
 #[test]
 fn a_request_that_does_not_wait_gets_what_there_is() {
     let mut world = world();
-    let no_wait = |reply: &str, batch| PullRequest {
-        no_wait: true,
-        ..request(reply, batch)
-    };
+    let no_wait = |reply: &str, batch| PullRequest { no_wait: true, ..request(reply, batch) };
     world.pull(no_wait("empty", 5));
     assert_eq!(statuses(&world.settle()), ["empty 404 No Messages"]);
     world.publish(2);
@@ -127,10 +97,7 @@ fn a_request_that_does_not_wait_gets_what_there_is() {
     assert_eq!(delivered(&actions), [(1, 1), (2, 1)]);
     assert_eq!(statuses(&actions), ["some 408 Request Timeout"]);
     // With an expiry it waits for the first message, then takes what there is.
-    world.pull(PullRequest {
-        expires_ns: Some(5 * SECOND),
-        ..no_wait("later", 5)
-    });
+    world.pull(PullRequest { expires_ns: Some(5 * SECOND), ..no_wait("later", 5) });
     assert_eq!(world.settle(), []);
     world.publish(1);
     let actions = world.settle();
@@ -151,23 +118,13 @@ fn a_request_that_does_not_wait_gets_what_there_is() {
 fn expiry_tells_what_is_missing() {
     let mut world = world();
     world.publish(1);
-    world.pull(PullRequest {
-        expires_ns: Some(5 * SECOND),
-        max_bytes: Some(1000),
-        ..request("a", 3)
-    });
+    world.pull(PullRequest { expires_ns: Some(5 * SECOND), max_bytes: Some(1000), ..request("a", 3) });
     assert_eq!(delivered(&world.settle()), [(1, 1)]);
     let deadline = world.pump.next_deadline(world.state()).unwrap();
     assert_eq!(deadline.get(), world.now + 5 * SECOND);
     world.wait(5 * SECOND);
     let actions = world.settle();
-    let [
-        PumpAction::Status {
-            status: Status::RequestTimeout(unserved),
-            ..
-        },
-    ] = &actions[..]
-    else {
+    let [PumpAction::Status { status: Status::RequestTimeout(unserved), .. }] = &actions[..] else {
         panic!("{actions:?}");
     };
     assert_eq!(unserved.messages, 2);
@@ -178,10 +135,7 @@ fn expiry_tells_what_is_missing() {
 fn an_expired_request_waits_for_its_deliveries_in_flight() {
     let mut world = world();
     world.publish(1);
-    world.pull(PullRequest {
-        expires_ns: Some(SECOND),
-        ..request("a", 2)
-    });
+    world.pull(PullRequest { expires_ns: Some(SECOND), ..request("a", 2) });
     world.poll();
     world.wait(SECOND);
     world.poll();
@@ -206,14 +160,8 @@ fn limits_of_requests_are_refused_with_their_texts() {
         ..request("h", 1)
     };
     world.pull(request("a", 11));
-    world.pull(PullRequest {
-        expires_ns: Some(2 * SECOND),
-        ..request("b", 1)
-    });
-    world.pull(PullRequest {
-        max_bytes: Some(501),
-        ..request("c", 1)
-    });
+    world.pull(PullRequest { expires_ns: Some(2 * SECOND), ..request("b", 1) });
+    world.pull(PullRequest { max_bytes: Some(501), ..request("c", 1) });
     world.pull(heartbeat(SECOND / 2 + 1, SECOND));
     world.pull(request("ok", 1));
     world.pull(request("d", 1));
@@ -235,28 +183,13 @@ fn limits_of_requests_are_refused_with_their_texts() {
 fn byte_limits_end_requests() {
     let mut world = world();
     world.publish(3);
-    world.pull(PullRequest {
-        max_bytes: Some(MESSAGE_LEN / 2),
-        ..request("small", 1)
-    });
-    assert_eq!(
-        statuses(&world.settle()),
-        ["small 409 Message Size Exceeds MaxBytes"]
-    );
-    world.pull(PullRequest {
-        max_bytes: Some(2 * MESSAGE_LEN),
-        ..request("one", 9)
-    });
+    world.pull(PullRequest { max_bytes: Some(MESSAGE_LEN / 2), ..request("small", 1) });
+    assert_eq!(statuses(&world.settle()), ["small 409 Message Size Exceeds MaxBytes"]);
+    world.pull(PullRequest { max_bytes: Some(2 * MESSAGE_LEN), ..request("one", 9) });
     let actions = world.settle();
     assert_eq!(delivered(&actions), [(1, 1)]);
-    assert_eq!(
-        statuses(&actions),
-        ["one 409 Message Size Exceeds MaxBytes"]
-    );
-    world.pull(PullRequest {
-        max_bytes: Some(10 * MESSAGE_LEN),
-        ..request("full", 2)
-    });
+    assert_eq!(statuses(&actions), ["one 409 Message Size Exceeds MaxBytes"]);
+    world.pull(PullRequest { max_bytes: Some(10 * MESSAGE_LEN), ..request("full", 2) });
     let actions = world.settle();
     assert_eq!(delivered(&actions), [(2, 1), (3, 1)]);
     assert_eq!(statuses(&actions), ["full 409 Batch Completed"]);
@@ -266,25 +199,11 @@ fn byte_limits_end_requests() {
 fn silence_is_filled_with_heartbeats() {
     let mut world = world();
     world.publish(1);
-    world.pull(PullRequest {
-        heartbeat_ns: Some(SECOND),
-        expires_ns: Some(10 * SECOND),
-        ..request("a", 2)
-    });
+    world.pull(PullRequest { heartbeat_ns: Some(SECOND), expires_ns: Some(10 * SECOND), ..request("a", 2) });
     world.settle();
     world.wait(SECOND);
     let actions = world.settle();
-    let [
-        PumpAction::Status {
-            status:
-                Status::IdleHeartbeat {
-                    last_consumer,
-                    last_stream,
-                },
-            ..
-        },
-    ] = &actions[..]
-    else {
+    let [PumpAction::Status { status: Status::IdleHeartbeat { last_consumer, last_stream }, .. }] = &actions[..] else {
         panic!("{actions:?}");
     };
     assert_eq!((last_consumer.get(), last_stream.get()), (1, 1));
@@ -293,11 +212,7 @@ fn silence_is_filled_with_heartbeats() {
     world.publish(1);
     world.wait(SECOND / 2);
     assert_eq!(delivered(&world.settle()), [(2, 1)], "served and closed");
-    assert_eq!(
-        world.pump.next_deadline(world.state()).unwrap().get(),
-        31 * SECOND,
-        "the first ack wait"
-    );
+    assert_eq!(world.pump.next_deadline(world.state()).unwrap().get(), 31 * SECOND, "the first ack wait");
 }
 
 #[test]
@@ -311,14 +226,8 @@ fn max_ack_pending_stalls_and_acks_resume() {
     world.ack(2, AckVerb::Ack);
     assert_eq!(delivered(&world.settle()), [(3, 1)]);
     let info = world.info();
-    assert_eq!(
-        (info.num_ack_pending, info.num_pending, info.num_waiting),
-        (2, 2, 1)
-    );
-    assert_eq!(
-        (info.ack_floor.stream.get(), info.delivered.stream.get()),
-        (0, 3)
-    );
+    assert_eq!((info.num_ack_pending, info.num_pending, info.num_waiting), (2, 2, 1));
+    assert_eq!((info.ack_floor.stream.get(), info.delivered.stream.get()), (0, 3));
     world.ack(1, AckVerb::Term { reason: None });
     assert_eq!(delivered(&world.settle()), [(4, 1)]);
     assert_eq!(world.info().ack_floor.stream.get(), 2);
@@ -340,14 +249,8 @@ fn removed_messages_do_not_hold_up_the_consumer() {
     world.poll();
     world.remove(20, 20);
     let actions = world.settle();
-    assert!(
-        !delivered(&actions).iter().any(|(seq, _)| *seq == 20),
-        "{actions:?}"
-    );
-    assert!(
-        delivered(&actions).iter().any(|(seq, _)| *seq == 21),
-        "{actions:?}"
-    );
+    assert!(!delivered(&actions).iter().any(|(seq, _)| *seq == 20), "{actions:?}");
+    assert!(delivered(&actions).iter().any(|(seq, _)| *seq == 21), "{actions:?}");
     assert_eq!(world.info().num_ack_pending, 10);
     assert_eq!(world.info().num_pending, 9);
     world.fail_over();
@@ -370,24 +273,11 @@ fn unacknowledged_messages_come_again_until_max_deliver() {
     assert_eq!(world.info().num_redelivered, 1);
     world.wait(30 * SECOND);
     let actions = world.settle();
-    let gave_up = ConsumerEvent::MaxDeliveries {
-        seq: StreamSeq::new(1),
-        deliveries: 2,
-    };
+    let gave_up = ConsumerEvent::MaxDeliveries { seq: StreamSeq::new(1), deliveries: 2 };
     assert_eq!(actions, [PumpAction::Event(gave_up)]);
     let info = world.info();
-    assert_eq!(
-        (
-            info.num_ack_pending,
-            info.ack_floor.stream.get(),
-            info.ack_floor.consumer.get()
-        ),
-        (0, 1, 2)
-    );
-    assert!(
-        world.state().needs(StreamSeq::new(1), b"s"),
-        "given up is not acknowledged"
-    );
+    assert_eq!((info.num_ack_pending, info.ack_floor.stream.get(), info.ack_floor.consumer.get()), (0, 1, 2));
+    assert!(world.state().needs(StreamSeq::new(1), b"s"), "given up is not acknowledged");
     world.ack(1, AckVerb::Ack);
     world.settle();
     assert!(!world.state().needs(StreamSeq::new(1), b"s"));
@@ -400,31 +290,16 @@ fn naks_bring_messages_back() {
     world.pull(request("a", 9));
     world.settle();
     world.ack(1, AckVerb::Nak { delay_ns: None });
-    world.ack(
-        2,
-        AckVerb::Nak {
-            delay_ns: Some(SECOND),
-        },
-    );
+    world.ack(2, AckVerb::Nak { delay_ns: Some(SECOND) });
     let actions = world.settle();
     assert_eq!(delivered(&actions), [(1, 2)]);
-    let naked = actions
-        .iter()
-        .filter(|action| matches!(action, PumpAction::Event(ConsumerEvent::Naked { .. })));
+    let naked = actions.iter().filter(|action| matches!(action, PumpAction::Event(ConsumerEvent::Naked { .. })));
     assert_eq!(naked.count(), 2);
-    assert_eq!(
-        world.pump.next_deadline(world.state()).unwrap().get(),
-        world.now + SECOND
-    );
+    assert_eq!(world.pump.next_deadline(world.state()).unwrap().get(), world.now + SECOND);
     world.wait(SECOND);
     assert_eq!(delivered(&world.settle()), [(2, 2)]);
     // A delay survives the leader.
-    world.ack(
-        1,
-        AckVerb::Nak {
-            delay_ns: Some(50 * SECOND),
-        },
-    );
+    world.ack(1, AckVerb::Nak { delay_ns: Some(50 * SECOND) });
     world.settle();
     world.fail_over();
     world.pull(request("b", 9));
@@ -478,10 +353,7 @@ fn ack_all_settles_everything_up_to_it() {
     let info = world.info();
     assert_eq!((info.num_ack_pending, info.ack_floor.stream.get()), (2, 3));
     world.ack_with_reply(2, AckVerb::Ack, Some("again"));
-    assert_eq!(
-        world.settle(),
-        [PumpAction::AckReply { to: "again".into() }]
-    );
+    assert_eq!(world.settle(), [PumpAction::AckReply { to: "again".into() }]);
 }
 
 #[test]
@@ -501,13 +373,7 @@ fn a_double_ack_is_confirmed_only_when_applied_also_if_repeated() {
     assert!(world.actions.is_empty());
     let mut replies: Vec<PumpAction> = world.settle();
     replies.sort_by_key(|action| format!("{action:?}"));
-    assert_eq!(
-        replies,
-        [
-            PumpAction::AckReply { to: "r1".into() },
-            PumpAction::AckReply { to: "r2".into() }
-        ]
-    );
+    assert_eq!(replies, [PumpAction::AckReply { to: "r1".into() }, PumpAction::AckReply { to: "r2".into() }]);
     assert_eq!(world.info().num_ack_pending, 0);
 }
 
@@ -533,17 +399,10 @@ fn a_refused_proposal_is_made_again() {
     world.poll();
     assert_eq!(world.log.len(), 2);
     world.refuse_all();
-    assert_eq!(
-        world.pump.next_deadline(world.state()),
-        Some(Timestamp::ZERO)
-    );
+    assert_eq!(world.pump.next_deadline(world.state()), Some(Timestamp::ZERO));
     let actions = world.settle();
     assert_eq!(delivered(&actions).len(), 4);
-    assert_eq!(
-        world.state().delivered().consumer.get(),
-        4,
-        "no consumer sequence is lost"
-    );
+    assert_eq!(world.state().delivered().consumer.get(), 4, "no consumer sequence is lost");
 }
 
 #[test]
@@ -569,10 +428,7 @@ fn an_idle_ephemeral_is_deleted_through_the_log() {
         let mut config = explicit();
         config.inactive_threshold_ns = Some(5 * SECOND);
         let mut world = World::new(config, tracking);
-        world.pull(PullRequest {
-            expires_ns: Some(20 * SECOND),
-            ..request("a", 1)
-        });
+        world.pull(PullRequest { expires_ns: Some(20 * SECOND), ..request("a", 1) });
         world.settle();
         world.wait(20 * SECOND);
         world.settle();
@@ -615,10 +471,7 @@ fn last_per_subject_starts_with_the_current_values() {
     for subject in ["k1", "k2", "k1", "k3", "k2"] {
         messages.publish(subject, 0);
     }
-    let config = ConsumerConfig {
-        deliver_policy: DeliverPolicy::LastPerSubject,
-        ..explicit()
-    };
+    let config = ConsumerConfig { deliver_policy: DeliverPolicy::LastPerSubject, ..explicit() };
     let mut world = World::over(messages, config, Tracking::LoggedFirst);
     assert_eq!(world.info().num_pending, 3);
     world.messages.publish("k1", 0);
@@ -644,27 +497,15 @@ fn deliver_policies_start_where_they_say() {
         (DeliverPolicy::All, vec![1, 2, 3, 4, 5]),
         (DeliverPolicy::New, vec![5]),
         (DeliverPolicy::Last, vec![4, 5]),
-        (
-            DeliverPolicy::ByStartSequence(StreamSeq::new(3)),
-            vec![3, 4, 5],
-        ),
-        (
-            DeliverPolicy::ByStartTime(Timestamp::new(SECOND + 1)),
-            vec![3, 4, 5],
-        ),
+        (DeliverPolicy::ByStartSequence(StreamSeq::new(3)), vec![3, 4, 5]),
+        (DeliverPolicy::ByStartTime(Timestamp::new(SECOND + 1)), vec![3, 4, 5]),
     ];
     for (deliver_policy, expected) in table {
-        let config = ConsumerConfig {
-            deliver_policy,
-            ..explicit()
-        };
+        let config = ConsumerConfig { deliver_policy, ..explicit() };
         let mut world = World::over(messages.clone(), config, Tracking::LoggedFirst);
         world.publish(1);
         world.pull(request("a", 9));
-        let got: Vec<u64> = delivered(&world.settle())
-            .iter()
-            .map(|(seq, _)| *seq)
-            .collect();
+        let got: Vec<u64> = delivered(&world.settle()).iter().map(|(seq, _)| *seq).collect();
         assert_eq!(got, expected, "{deliver_policy:?}");
     }
 }
@@ -692,10 +533,7 @@ fn a_pause_holds_deliveries_until_it_ends() {
     world.pull(request("a", 1));
     assert_eq!(delivered(&world.settle()), []);
     assert_eq!(world.info().paused_until, Some(Timestamp::new(10 * SECOND)));
-    assert_eq!(
-        world.pump.next_deadline(world.state()),
-        Some(Timestamp::new(10 * SECOND))
-    );
+    assert_eq!(world.pump.next_deadline(world.state()), Some(Timestamp::new(10 * SECOND)));
     world.wait(9 * SECOND);
     assert_eq!(delivered(&world.settle()), [(1, 1)]);
 }
@@ -706,9 +544,7 @@ fn requests_without_listeners_are_dropped() {
     world.pull(request("gone", 1));
     world.pull(request("here", 1));
     world.settle();
-    world
-        .pump
-        .retain_requests(Timestamp::new(world.now), |inbox| inbox == b"here");
+    world.pump.retain_requests(Timestamp::new(world.now), |inbox| inbox == b"here");
     world.publish(1);
     let actions = world.settle();
     assert_eq!(delivered(&actions), [(1, 1)]);
@@ -723,28 +559,15 @@ fn a_new_filter_counts_from_what_was_delivered() {
     }
     world.pull(request("r", 1));
     world.settle();
-    let config = ConsumerConfig {
-        filters: Filters::new(["b"]),
-        ..explicit()
-    };
-    let update = ConsumerOp::Update {
-        id: world.id,
-        update: Box::new(UpdateConsumer {
-            config,
-            config_json: "{}".to_owned(),
-        }),
-    };
-    world
-        .set
-        .apply(&update, &world.messages, &mut world.effects);
+    let config = ConsumerConfig { filters: Filters::new(["b"]), ..explicit() };
+    let update =
+        ConsumerOp::Update { id: world.id, update: Box::new(UpdateConsumer { config, config_json: "{}".to_owned() }) };
+    world.set.apply(&update, &world.messages, &mut world.effects);
     assert_eq!(world.effects.updated, [world.id]);
     world.pump.config_changed(world.set.get(world.id).unwrap());
     world.settle();
     assert_eq!(world.info().num_pending, 2);
-    let reset = ConsumerOp::Reset {
-        id: world.id,
-        next: StreamSeq::new(3),
-    };
+    let reset = ConsumerOp::Reset { id: world.id, next: StreamSeq::new(3) };
     world.set.apply(&reset, &world.messages, &mut world.effects);
     world.pump.position_reset(world.set.get(world.id).unwrap());
     world.pull(request("r", 9));

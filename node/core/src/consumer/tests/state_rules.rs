@@ -7,14 +7,8 @@ use crate::consumer::*;
 use crate::ids::{ConsumerSeq, StreamSeq, Timestamp};
 
 fn runs() -> impl Strategy<Value = Vec<SeqRun>> {
-    prop::collection::vec((0u64..100, 1u64..5), 0..6).prop_map(|runs| {
-        runs.into_iter()
-            .map(|(seq, len)| SeqRun {
-                seq: StreamSeq::new(seq),
-                len,
-            })
-            .collect()
-    })
+    prop::collection::vec((0u64..100, 1u64..5), 0..6)
+        .prop_map(|runs| runs.into_iter().map(|(seq, len)| SeqRun { seq: StreamSeq::new(seq), len }).collect())
 }
 
 fn op() -> impl Strategy<Value = ConsumerOp> {
@@ -22,29 +16,16 @@ fn op() -> impl Strategy<Value = ConsumerOp> {
     let ts = (0u64..100).prop_map(|seconds| Timestamp::new(seconds * SECOND));
     let policy = prop::sample::select(vec![AckPolicy::None, AckPolicy::All, AckPolicy::Explicit]);
     let seq = (0u64..100).prop_map(StreamSeq::new);
-    let deliveries =
-        prop::collection::vec((1u64..100, 1u64..200, 1u64..6), 0..5).prop_map(|runs| {
-            runs.into_iter()
-                .map(|(seq, cseq, len)| DeliveredRun {
-                    seq: StreamSeq::new(seq),
-                    cseq: ConsumerSeq::new(cseq),
-                    len,
-                })
-                .collect::<Vec<_>>()
-        });
-    let config = (prop::sample::select(vec!["A", "B", "C"]), policy, 0u64..9).prop_map(
-        |(name, policy, wait)| ConsumerConfig {
-            name: name.to_owned(),
-            ack_policy: policy,
-            ack_wait_ns: wait * SECOND,
-            ..explicit()
-        },
-    );
-    let start = prop_oneof![
-        seq.clone().prop_map(StartAt::Next),
-        Just(StartAt::AfterLast),
-        Just(StartAt::LastPerSubject),
-    ];
+    let deliveries = prop::collection::vec((1u64..100, 1u64..200, 1u64..6), 0..5).prop_map(|runs| {
+        runs.into_iter()
+            .map(|(seq, cseq, len)| DeliveredRun { seq: StreamSeq::new(seq), cseq: ConsumerSeq::new(cseq), len })
+            .collect::<Vec<_>>()
+    });
+    let config = (prop::sample::select(vec!["A", "B", "C"]), policy, 0u64..9).prop_map(|(name, policy, wait)| {
+        ConsumerConfig { name: name.to_owned(), ack_policy: policy, ack_wait_ns: wait * SECOND, ..explicit() }
+    });
+    let start =
+        prop_oneof![seq.clone().prop_map(StartAt::Next), Just(StartAt::AfterLast), Just(StartAt::LastPerSubject),];
     prop_oneof![
         2 => (ts.clone(), config.clone(), start).prop_map(|(ts, config, start)| ConsumerOp::Create {
             ts,
@@ -145,10 +126,7 @@ fn create(name: &str) -> ConsumerOp {
     ConsumerOp::Create {
         ts: Timestamp::new(SECOND),
         create: Box::new(CreateConsumer {
-            config: ConsumerConfig {
-                name: name.to_owned(),
-                ..explicit()
-            },
+            config: ConsumerConfig { name: name.to_owned(), ..explicit() },
             config_json: "{}".to_owned(),
             start: StartAt::Next(StreamSeq::FIRST),
         }),
@@ -159,11 +137,7 @@ fn deliver(id: ConsumerId, first: u64, len: u64) -> ConsumerOp {
     ConsumerOp::Delivered {
         id,
         ts: Timestamp::new(SECOND),
-        runs: vec![DeliveredRun {
-            seq: StreamSeq::new(first),
-            cseq: ConsumerSeq::new(first),
-            len,
-        }],
+        runs: vec![DeliveredRun { seq: StreamSeq::new(first), cseq: ConsumerSeq::new(first), len }],
     }
 }
 
@@ -181,11 +155,7 @@ fn an_operation_of_a_deleted_consumer_does_not_hit_its_namesake() {
     let new = set.id_of("C").unwrap();
     assert_eq!(
         effects.created,
-        [
-            CreateOutcome::Created(old),
-            CreateOutcome::Existing(old),
-            CreateOutcome::Created(new)
-        ]
+        [CreateOutcome::Created(old), CreateOutcome::Existing(old), CreateOutcome::Created(new)]
     );
     assert_eq!(set.get(new).unwrap().delivered().stream, StreamSeq::ZERO);
 }
@@ -199,39 +169,11 @@ fn settled_messages_are_reported_for_retention() {
     let id = set.id_of("C").unwrap();
     set.apply(&deliver(id, 1, 6), &messages, &mut effects);
     assert_eq!(effects.settled, []);
-    let run = |seq, len| SeqRun {
-        seq: StreamSeq::new(seq),
-        len,
-    };
-    set.apply(
-        &ConsumerOp::Ack {
-            id,
-            runs: vec![run(2, 2), run(9, 1)],
-        },
-        &messages,
-        &mut effects,
-    );
-    set.apply(
-        &ConsumerOp::Exhausted {
-            id,
-            runs: vec![run(1, 1)],
-        },
-        &messages,
-        &mut effects,
-    );
-    set.apply(
-        &ConsumerOp::Term {
-            id,
-            runs: vec![run(4, 1)],
-        },
-        &messages,
-        &mut effects,
-    );
-    assert_eq!(
-        effects.settled,
-        [run(2, 3)],
-        "delivered ones only; giving up settles nothing"
-    );
+    let run = |seq, len| SeqRun { seq: StreamSeq::new(seq), len };
+    set.apply(&ConsumerOp::Ack { id, runs: vec![run(2, 2), run(9, 1)] }, &messages, &mut effects);
+    set.apply(&ConsumerOp::Exhausted { id, runs: vec![run(1, 1)] }, &messages, &mut effects);
+    set.apply(&ConsumerOp::Term { id, runs: vec![run(4, 1)] }, &messages, &mut effects);
+    assert_eq!(effects.settled, [run(2, 3)], "delivered ones only; giving up settles nothing");
     assert!(set.needs(StreamSeq::new(1), b"s") && set.needs(StreamSeq::new(7), b"s"));
     assert!(!set.needs(StreamSeq::new(3), b"s"));
 }
@@ -249,10 +191,7 @@ fn a_consumer_ahead_of_its_stream_moves_back_with_it() {
     messages.last = 4;
     assert_eq!(set.clamp(messages.next_seq()), ["C"]);
     let state = set.get(id).unwrap();
-    assert_eq!(
-        (state.delivered().stream.get(), state.pending_count()),
-        (4, 4)
-    );
+    assert_eq!((state.delivered().stream.get(), state.pending_count()), (4, 4));
     assert_eq!(set.clamp(messages.next_seq()), Vec::<String>::new());
 }
 
@@ -264,10 +203,5 @@ fn fixed_fields_cannot_be_updated() {
     next.max_ack_pending = None;
     assert_eq!(config.check_update(&next), Ok(()));
     next.ack_policy = AckPolicy::None;
-    assert_eq!(
-        config.check_update(&next),
-        Err(UpdateRefusal {
-            field: "ack policy"
-        })
-    );
+    assert_eq!(config.check_update(&next), Err(UpdateRefusal { field: "ack policy" }));
 }

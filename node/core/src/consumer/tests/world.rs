@@ -27,10 +27,7 @@ impl Messages {
     }
 
     fn matching<'a>(&'a self, filters: &'a Filters) -> impl DoubleEndedIterator<Item = u64> + 'a {
-        self.stored
-            .iter()
-            .filter(|(_, (subject, _))| filters.matches(subject.as_bytes()))
-            .map(|(seq, _)| *seq)
+        self.stored.iter().filter(|(_, (subject, _))| filters.matches(subject.as_bytes())).map(|(seq, _)| *seq)
     }
 }
 
@@ -46,15 +43,11 @@ impl LiveMessages for Messages {
 
 impl MessageView for Messages {
     fn next_matching(&self, filters: &Filters, from: StreamSeq) -> Option<StreamSeq> {
-        self.matching(filters)
-            .find(|seq| *seq >= from.get())
-            .map(StreamSeq::new)
+        self.matching(filters).find(|seq| *seq >= from.get()).map(StreamSeq::new)
     }
 
     fn count_matching(&self, filters: &Filters, from: StreamSeq) -> u64 {
-        self.matching(filters)
-            .filter(|seq| *seq >= from.get())
-            .count() as u64
+        self.matching(filters).filter(|seq| *seq >= from.get()).count() as u64
     }
 
     fn last_matching(&self, filters: &Filters) -> Option<StreamSeq> {
@@ -62,10 +55,7 @@ impl MessageView for Messages {
     }
 
     fn last_per_subject(&self, filters: &Filters) -> Vec<StreamSeq> {
-        let last: BTreeMap<&str, u64> = self
-            .matching(filters)
-            .map(|seq| (self.stored[&seq].0.as_str(), seq))
-            .collect();
+        let last: BTreeMap<&str, u64> = self.matching(filters).map(|seq| (self.stored[&seq].0.as_str(), seq)).collect();
         last.into_values().map(StreamSeq::new).collect()
     }
 
@@ -185,8 +175,7 @@ impl World {
     pub(super) fn poll(&mut self) {
         let mut out = Vec::new();
         let state = self.set.get(self.id).unwrap();
-        self.pump
-            .poll(state, &self.messages, Timestamp::new(self.now), &mut out);
+        self.pump.poll(state, &self.messages, Timestamp::new(self.now), &mut out);
         for action in out {
             match action {
                 PumpAction::Propose { token, ops } => self.log.push_back((token, ops)),
@@ -202,12 +191,9 @@ impl World {
         };
         let mut body = Vec::new();
         encode_ops(&ops, &mut body);
-        self.set
-            .apply_body(&body, &self.messages, &mut self.effects)
-            .unwrap();
+        self.set.apply_body(&body, &self.messages, &mut self.effects).unwrap();
         if let Some(state) = self.set.get(self.id) {
-            self.pump
-                .applied(token, state, Timestamp::new(self.now), &mut self.actions);
+            self.pump.applied(token, state, Timestamp::new(self.now), &mut self.actions);
         }
         true
     }
@@ -220,9 +206,7 @@ impl World {
     }
 
     pub(super) fn remove(&mut self, first: u64, last: u64) {
-        self.messages
-            .stored
-            .retain(|seq, _| *seq < first || *seq > last);
+        self.messages.stored.retain(|seq, _| *seq < first || *seq > last);
         let (first, last) = (StreamSeq::new(first), StreamSeq::new(last));
         self.set.messages_removed(first, last);
         self.pump.messages_removed(first, last);
@@ -231,31 +215,20 @@ impl World {
     /// A new leader: what was on its way is lost, the pump starts afresh.
     pub(super) fn fail_over(&mut self) {
         self.log.clear();
-        self.pump
-            .end(EndReason::LeadershipChange, &mut self.actions);
+        self.pump.end(EndReason::LeadershipChange, &mut self.actions);
         let state = self.set.get(self.id).unwrap();
-        self.pump = ConsumerPump::start(
-            self.id,
-            self.pump.tracking(),
-            state,
-            Timestamp::new(self.now),
-        );
+        self.pump = ConsumerPump::start(self.id, self.pump.tracking(), state, Timestamp::new(self.now));
     }
 
     /// Polls and applies until nothing is on its way; returns what came out.
     pub(super) fn settle(&mut self) -> Vec<PumpAction> {
         loop {
             self.poll();
-            let deadline = self
-                .set
-                .get(self.id)
-                .and_then(|state| self.pump.next_deadline(state));
+            let deadline = self.set.get(self.id).and_then(|state| self.pump.next_deadline(state));
             // After a refusal the pump pauses for a moment.
             let patience = if self.refused { 2_000_000 } else { 0 };
             let at_once = deadline.is_some_and(|deadline| deadline.get() <= self.now + patience);
-            self.now = self
-                .now
-                .max(deadline.filter(|_| at_once).map_or(0, Timestamp::get));
+            self.now = self.now.max(deadline.filter(|_| at_once).map_or(0, Timestamp::get));
             if !self.apply_one() && !at_once {
                 self.refused = false;
                 return std::mem::take(&mut self.actions);
@@ -268,8 +241,7 @@ impl World {
 
     pub(super) fn info(&mut self) -> ConsumerInfo {
         let state = self.set.get(self.id).unwrap();
-        self.pump
-            .info(state, &self.messages, Timestamp::new(self.now))
+        self.pump.info(state, &self.messages, Timestamp::new(self.now))
     }
 }
 
@@ -291,11 +263,7 @@ pub(super) fn statuses(actions: &[PumpAction]) -> Vec<String> {
         .filter_map(|action| match action {
             PumpAction::Status { to, status } => {
                 let block = status.header_block();
-                let first = block
-                    .lines()
-                    .next()
-                    .unwrap()
-                    .trim_start_matches("NATS/1.0 ");
+                let first = block.lines().next().unwrap().trim_start_matches("NATS/1.0 ");
                 Some(format!("{} {first}", String::from_utf8_lossy(to)))
             }
             _ => None,

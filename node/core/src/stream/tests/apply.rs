@@ -1,14 +1,12 @@
 use bytes::Bytes;
 
 use super::world::{Replica, World, fresh};
-use crate::consumer::{
-    AckPolicy, ConsumerConfig, ConsumerOp, CreateConsumer, SeqRun, StartAt, encode_ops,
-};
+use crate::consumer::{AckPolicy, ConsumerConfig, ConsumerOp, CreateConsumer, SeqRun, StartAt, encode_ops};
 use crate::frame::Frame;
 use crate::ids::{LogIndex, LogPosition, StreamSeq, Term, Timestamp};
 use crate::stream::{
-    Command, Damaged, DeleteMessage, Expire, Limits, Outcome, Purge, Rejection, Retention,
-    Settings, StreamEvent, StreamState, Void,
+    Command, Damaged, DeleteMessage, Expire, Limits, Outcome, Purge, Rejection, Retention, Settings, StreamEvent,
+    StreamState, Void,
 };
 
 fn filled(settings: Settings, subjects: &[&str]) -> World {
@@ -34,12 +32,7 @@ fn purge(seq: Option<u64>, keep: Option<u64>, filter: Option<&str>) -> Command {
 #[test]
 fn purge_boundaries() {
     let subjects = ["a", "b", "a", "b", "a", "b", "a", "b", "a", "b"];
-    type Case = (
-        Option<u64>,
-        Option<u64>,
-        Option<&'static str>,
-        &'static [u64],
-    );
+    type Case = (Option<u64>, Option<u64>, Option<&'static str>, &'static [u64]);
     let cases: [Case; 19] = [
         (None, None, None, &[]),
         (Some(0), None, None, &[]),
@@ -63,10 +56,7 @@ fn purge_boundaries() {
     ];
     for (seq, keep, filter, left) in cases {
         let mut world = filled(Settings::default(), &subjects);
-        world.propose(Command::DeleteMessage(DeleteMessage {
-            seq: StreamSeq::new(4),
-            erase: false,
-        }));
+        world.propose(Command::DeleteMessage(DeleteMessage { seq: StreamSeq::new(4), erase: false }));
         let applied = world.propose(purge(seq, keep, filter));
         let name = format!("seq {seq:?} keep {keep:?} filter {filter:?}");
         assert_eq!(world.live(), left, "{name}");
@@ -82,14 +72,7 @@ fn purge_boundaries() {
 #[test]
 fn a_purge_never_touches_what_came_after_it() {
     let mut world = filled(Settings::default(), &["a", "a"]);
-    world
-        .admission
-        .propose(
-            &world.leader.state,
-            purge(None, None, None),
-            Timestamp::new(9),
-        )
-        .unwrap();
+    world.admission.propose(&world.leader.state, purge(None, None, None), Timestamp::new(9)).unwrap();
     world.seq("a", &[]);
     world.drain();
     assert_eq!(world.live(), [3]);
@@ -102,10 +85,7 @@ fn entries_of_other_terms_ordinals_and_streams_are_void() {
     let (_, bytes) = world.admission.seal().unwrap();
     let frame = Frame::parse(bytes).unwrap();
     let index = LogIndex::new(world.log.len() as u64 + 1);
-    let at = |term, index| LogPosition {
-        term: Term::new(term),
-        index,
-    };
+    let at = |term, index| LogPosition { term: Term::new(term), index };
     let store = &world.leader.store;
     let mut other = StreamState::new(
         crate::ids::StreamId::new(8),
@@ -121,79 +101,35 @@ fn entries_of_other_terms_ordinals_and_streams_are_void() {
     let state = &mut world.leader.state;
     let outcome = state.apply(at(2, index), &frame, store).unwrap().outcome;
     assert_eq!(outcome, Outcome::Void(Void::Term));
-    assert_eq!(
-        state.applied(),
-        at(2, index),
-        "a void entry is applied all the same"
-    );
+    assert_eq!(state.applied(), at(2, index), "a void entry is applied all the same");
     let outcome = state.apply(at(1, index), &frame, store).unwrap().outcome;
     assert_eq!(outcome, Outcome::Void(Void::AlreadyApplied));
-    assert_eq!(
-        state
-            .apply(at(1, index.next()), &frame, store)
-            .unwrap()
-            .outcome,
-        Outcome::Done
-    );
-    let outcome = state
-        .apply(at(1, index.next().next()), &frame, store)
-        .unwrap()
-        .outcome;
+    assert_eq!(state.apply(at(1, index.next()), &frame, store).unwrap().outcome, Outcome::Done);
+    let outcome = state.apply(at(1, index.next().next()), &frame, store).unwrap().outcome;
     assert_eq!(outcome, Outcome::Void(Void::Ordinal));
     assert_eq!(state.last_seq().get(), 2);
     let mut empty = fresh(&Settings::default());
     let outcome = empty.apply(at(1, index), &frame, store).unwrap().outcome;
-    assert_eq!(
-        outcome,
-        Outcome::Void(Void::Term),
-        "no Begin of this term yet"
-    );
+    assert_eq!(outcome, Outcome::Void(Void::Term), "no Begin of this term yet");
 }
 
 #[test]
 fn limits_evict_the_oldest() {
-    let limits = Limits {
-        max_msgs: Some(3),
-        ..Limits::default()
-    };
-    let world = filled(
-        Settings {
-            limits,
-            ..Settings::default()
-        },
-        &["a", "b", "a", "b", "a"],
-    );
+    let limits = Limits { max_msgs: Some(3), ..Limits::default() };
+    let world = filled(Settings { limits, ..Settings::default() }, &["a", "b", "a", "b", "a"]);
     assert_eq!(world.live(), [3, 4, 5]);
-    let limits = Limits {
-        max_msgs_per_subject: Some(1),
-        ..Limits::default()
-    };
-    let mut world = filled(
-        Settings {
-            limits,
-            ..Settings::default()
-        },
-        &["a", "b", "a", "b", "c"],
-    );
+    let limits = Limits { max_msgs_per_subject: Some(1), ..Limits::default() };
+    let mut world = filled(Settings { limits, ..Settings::default() }, &["a", "b", "a", "b", "c"]);
     assert_eq!(world.live(), [3, 4, 5]);
-    let limits = Limits {
-        max_bytes: Some(64),
-        ..Limits::default()
-    };
-    let applied = world.configure(Settings {
-        limits,
-        ..Settings::default()
-    });
+    let limits = Limits { max_bytes: Some(64), ..Limits::default() };
+    let applied = world.configure(Settings { limits, ..Settings::default() });
     assert_eq!(applied.removed_count, 1);
     assert_eq!(world.live(), [4, 5]);
 }
 
 #[test]
 fn rollups_remove_what_is_older() {
-    let settings = Settings {
-        allow_rollup: true,
-        ..Settings::default()
-    };
+    let settings = Settings { allow_rollup: true, ..Settings::default() };
     let mut world = filled(settings.clone(), &["a", "b", "a"]);
     world.seq("a", &[("Nats-Rollup", "sub")]);
     world.seq("b", &[]);
@@ -213,28 +149,10 @@ fn deletes_advance_the_first_and_keep_the_last_sequence() {
         let seq = StreamSeq::new(seq);
         let applied = world.propose(Command::DeleteMessage(DeleteMessage { seq, erase }));
         let counts = world.leader.state.counts();
-        (
-            applied.outcome,
-            counts.first_seq,
-            counts.last_seq,
-            counts.num_deleted,
-            applied.events,
-        )
+        (applied.outcome, counts.first_seq, counts.last_seq, counts.num_deleted, applied.events)
     };
-    assert_eq!(
-        delete(3, true),
-        (
-            Outcome::Done,
-            1,
-            6,
-            1,
-            vec![StreamEvent::Erase(StreamSeq::new(3))]
-        )
-    );
-    assert_eq!(
-        delete(3, false),
-        (Outcome::Rejected(Rejection::NotFound), 1, 6, 1, vec![])
-    );
+    assert_eq!(delete(3, true), (Outcome::Done, 1, 6, 1, vec![StreamEvent::Erase(StreamSeq::new(3))]));
+    assert_eq!(delete(3, false), (Outcome::Rejected(Rejection::NotFound), 1, 6, 1, vec![]));
     assert_eq!(delete(2, false).3, 2);
     assert_eq!(delete(1, false), (Outcome::Done, 4, 6, 0, vec![]));
     assert_eq!(delete(6, false), (Outcome::Done, 4, 6, 1, vec![]));
@@ -254,34 +172,18 @@ fn a_gap_of_many_is_jumped() {
     world.propose(purge(None, None, Some("drop")));
     let state = &world.leader.state;
     assert_eq!(state.deleted().len(), 5_000);
-    assert_eq!(
-        state.next_live(StreamSeq::new(2)),
-        Some(StreamSeq::new(5_002))
-    );
-    assert_eq!(
-        state.last_live_up_to(StreamSeq::new(5_001)),
-        Some(StreamSeq::FIRST)
-    );
+    assert_eq!(state.next_live(StreamSeq::new(2)), Some(StreamSeq::new(5_002)));
+    assert_eq!(state.last_live_up_to(StreamSeq::new(5_001)), Some(StreamSeq::FIRST));
     assert_eq!(state.live_count_from(StreamSeq::new(2)), 1);
-    world.propose(Command::DeleteMessage(DeleteMessage {
-        seq: StreamSeq::FIRST,
-        erase: false,
-    }));
+    world.propose(Command::DeleteMessage(DeleteMessage { seq: StreamSeq::FIRST, erase: false }));
     assert_eq!(world.leader.state.first_seq().get(), 5_002);
     assert!(world.leader.state.deleted().is_empty());
 }
 
 #[test]
 fn age_and_ttl_follow_the_logs_time() {
-    let limits = Limits {
-        max_age_ns: Some(100),
-        ..Limits::default()
-    };
-    let settings = Settings {
-        limits,
-        allow_msg_ttl: true,
-        ..Settings::default()
-    };
+    let limits = Limits { max_age_ns: Some(100), ..Limits::default() };
+    let settings = Settings { limits, allow_msg_ttl: true, ..Settings::default() };
     let mut world = World::new(settings.clone());
     world.seq("a", &[("Nats-TTL", "never")]);
     world.seq("a", &[]);
@@ -290,24 +192,13 @@ fn age_and_ttl_follow_the_logs_time() {
     world.drain();
     let expire = |world: &mut World, now| {
         let now = Timestamp::new(now);
-        world
-            .propose(Command::Expire(Expire {
-                now,
-                max_count: 1_000,
-            }))
-            .removed_count
+        world.propose(Command::Expire(Expire { now, max_count: 1_000 })).removed_count
     };
-    assert_eq!(
-        world.leader.state.next_expiry(&world.leader.store),
-        Some(Timestamp::new(1_100))
-    );
+    assert_eq!(world.leader.state.next_expiry(&world.leader.store), Some(Timestamp::new(1_100)));
     assert_eq!(expire(&mut world, 1_099), 0);
     assert_eq!(expire(&mut world, 1_100), 1);
     assert_eq!(world.live(), [1, 3]);
-    let forever = Settings {
-        limits: Limits::default(),
-        ..settings.clone()
-    };
+    let forever = Settings { limits: Limits::default(), ..settings.clone() };
     world.configure(forever);
     assert_eq!(expire(&mut world, 5_000), 0, "the limit in force decides");
     world.now = 10_000;
@@ -322,29 +213,15 @@ fn age_and_ttl_follow_the_logs_time() {
 
 #[test]
 fn damage_stops_the_state_and_stays() {
-    let limits = Limits {
-        max_msgs: Some(2),
-        ..Limits::default()
-    };
-    let mut world = filled(
-        Settings {
-            limits,
-            ..Settings::default()
-        },
-        &["a", "b"],
-    );
+    let limits = Limits { max_msgs: Some(2), ..Limits::default() };
+    let mut world = filled(Settings { limits, ..Settings::default() }, &["a", "b"]);
     world.leader.store.lose(1);
     world.seq("c", &[]);
     let (_, bytes) = world.admission.seal().unwrap();
     let frame = Frame::parse(bytes).unwrap();
-    let at = |n| LogPosition {
-        term: Term::new(1),
-        index: LogIndex::new(n),
-    };
+    let at = |n| LogPosition { term: Term::new(1), index: LogIndex::new(n) };
     let Replica { state, store, .. } = &mut world.leader;
-    let damaged = Err(Damaged {
-        seq: StreamSeq::new(1),
-    });
+    let damaged = Err(Damaged { seq: StreamSeq::new(1) });
     assert_eq!(state.apply(at(50), &frame, store), damaged);
     assert_eq!(state.apply(at(51), &frame, store), damaged);
 }
@@ -375,30 +252,17 @@ fn create(name: &str) -> ConsumerOp {
         ..ConsumerConfig::default()
     };
     let start = StartAt::Next(StreamSeq::FIRST);
-    let create = Box::new(CreateConsumer {
-        config,
-        config_json: "{}".into(),
-        start,
-    });
-    ConsumerOp::Create {
-        ts: Timestamp::new(5),
-        create,
-    }
+    let create = Box::new(CreateConsumer { config, config_json: "{}".into(), start });
+    ConsumerOp::Create { ts: Timestamp::new(5), create }
 }
 
 #[test]
 fn a_work_queue_removes_what_is_acknowledged() {
-    let settings = Settings {
-        retention: Retention::WorkQueue,
-        ..Settings::default()
-    };
+    let settings = Settings { retention: Retention::WorkQueue, ..Settings::default() };
     let mut world = filled(settings.clone(), &["a", "a", "a"]);
     world.propose(consumers(&[create("c")]));
     let (id, _) = world.leader.state.consumers().by_name("c").unwrap();
-    let run = |seq, len| SeqRun {
-        seq: StreamSeq::new(seq),
-        len,
-    };
+    let run = |seq, len| SeqRun { seq: StreamSeq::new(seq), len };
     let delivered = ConsumerOp::Delivered {
         id,
         ts: Timestamp::new(6),
@@ -408,13 +272,7 @@ fn a_work_queue_removes_what_is_acknowledged() {
             len: 3,
         }],
     };
-    let applied = world.propose(consumers(&[
-        delivered,
-        ConsumerOp::Ack {
-            id,
-            runs: vec![run(2, 1)],
-        },
-    ]));
+    let applied = world.propose(consumers(&[delivered, ConsumerOp::Ack { id, runs: vec![run(2, 1)] }]));
     assert_eq!(applied.removed_count, 1);
     assert_eq!(world.live(), [1, 3]);
     world.leader.restart();
@@ -426,10 +284,7 @@ fn a_work_queue_removes_what_is_acknowledged() {
 
 #[test]
 fn an_interest_stream_keeps_only_what_someone_wants() {
-    let settings = Settings {
-        retention: Retention::Interest,
-        ..Settings::default()
-    };
+    let settings = Settings { retention: Retention::Interest, ..Settings::default() };
     let mut world = filled(settings.clone(), &["a"]);
     assert_eq!(world.live(), [0u64; 0]);
     assert_eq!(world.leader.state.last_seq().get(), 1);

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::world::{World, block};
 use crate::ids::{StreamSeq, Timestamp};
 use crate::stream::{
-    Command, DeleteMessage, Discard, Expire, Limits, Outcome, PubRefusal, Purge, Settings,
-    StorageKind, stored_len,
+    Command, DeleteMessage, Discard, Expire, Limits, Outcome, PubRefusal, Purge, Settings, StorageKind, stored_len,
 };
 
 #[derive(Clone, Debug)]
@@ -37,11 +36,7 @@ impl Model {
     }
 
     fn of(&self, subject: &str) -> Vec<u64> {
-        self.live
-            .iter()
-            .filter(|(_, m)| m.subject == subject)
-            .map(|(seq, _)| *seq)
-            .collect()
+        self.live.iter().filter(|(_, m)| m.subject == subject).map(|(seq, _)| *seq).collect()
     }
 
     fn refusal(&self, subject: &'static str, len: u64, expect: Option<u64>) -> Option<PubRefusal> {
@@ -59,14 +54,10 @@ impl Model {
         let mut after = self.clone();
         after.store(subject, len, 0, None, false);
         let (messages, bytes) = (after.live.len(), after.bytes());
-        if limits
-            .max_msgs
-            .is_some_and(|max| messages > max as usize && messages > self.live.len())
-        {
+        if limits.max_msgs.is_some_and(|max| messages > max as usize && messages > self.live.len()) {
             return Some(PubRefusal::MaxMessages);
         }
-        (limits.max_bytes.is_some_and(|max| bytes > max) && bytes > self.bytes())
-            .then_some(PubRefusal::MaxBytes)
+        (limits.max_bytes.is_some_and(|max| bytes > max) && bytes > self.bytes()).then_some(PubRefusal::MaxBytes)
     }
 
     fn store(&mut self, subject: &'static str, len: u64, ts: u64, id: Option<u8>, rollup: bool) {
@@ -98,16 +89,8 @@ impl Model {
         if self.settings.discard == Discard::New {
             return;
         }
-        while self
-            .settings
-            .limits
-            .max_msgs
-            .is_some_and(|max| self.live.len() as u64 > max)
-            || self
-                .settings
-                .limits
-                .max_bytes
-                .is_some_and(|max| self.bytes() > max)
+        while self.settings.limits.max_msgs.is_some_and(|max| self.live.len() as u64 > max)
+            || self.settings.limits.max_bytes.is_some_and(|max| self.bytes() > max)
         {
             self.live.pop_first();
         }
@@ -119,17 +102,9 @@ impl Model {
             Some("k.*") => m.subject.starts_with("k."),
             Some(literal) => m.subject == literal,
         };
-        let below = |seq: u64| {
-            purge
-                .seq
-                .is_none_or(|bound| bound.get() == 0 || seq < bound.get())
-        };
-        let covered: Vec<u64> = self
-            .live
-            .iter()
-            .filter(|(seq, m)| below(**seq) && covers(m))
-            .map(|(s, _)| *s)
-            .collect();
+        let below = |seq: u64| purge.seq.is_none_or(|bound| bound.get() == 0 || seq < bound.get());
+        let covered: Vec<u64> =
+            self.live.iter().filter(|(seq, m)| below(**seq) && covers(m)).map(|(s, _)| *s).collect();
         let keep = purge.keep.unwrap_or(0) as usize;
         for seq in &covered[..covered.len().saturating_sub(keep)] {
             self.live.remove(seq);
@@ -144,25 +119,10 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Publish {
-        subject: usize,
-        id: Option<u8>,
-        len: usize,
-        expect: Option<bool>,
-        rollup: bool,
-    },
-    Purge {
-        filter: Option<usize>,
-        seq: Option<u64>,
-        keep: Option<u64>,
-    },
+    Publish { subject: usize, id: Option<u8>, len: usize, expect: Option<bool>, rollup: bool },
+    Purge { filter: Option<usize>, seq: Option<u64>, keep: Option<u64> },
     Delete(u64),
-    Limits {
-        max_msgs: Option<u64>,
-        max_bytes: Option<u64>,
-        per_subject: Option<u64>,
-        new: bool,
-    },
+    Limits { max_msgs: Option<u64>, max_bytes: Option<u64>, per_subject: Option<u64>, new: bool },
     Expire,
     Drain,
     Wait(u64),
@@ -180,13 +140,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         proptest::option::weighted(0.2, any::<bool>()),
         proptest::bool::weighted(0.05),
     )
-        .prop_map(|(subject, id, len, expect, rollup)| Op::Publish {
-            subject,
-            id,
-            len,
-            expect,
-            rollup,
-        });
+        .prop_map(|(subject, id, len, expect, rollup)| Op::Publish { subject, id, len, expect, rollup });
     let op = prop_oneof![
         20 => publish,
         1 => (proptest::option::of(0..3usize), maybe(0..40), maybe(0..4))
@@ -234,44 +188,23 @@ impl Run {
         assert_eq!(counts.bytes, self.model.bytes());
         for subject in SUBJECTS {
             let last = self.world.leader.state.last_by_subject(subject.as_bytes());
-            assert_eq!(
-                last.map(StreamSeq::get),
-                self.model.of(subject).last().copied()
-            );
+            assert_eq!(last.map(StreamSeq::get), self.model.of(subject).last().copied());
         }
     }
 
     fn propose(&mut self, command: Command) {
-        self.world
-            .admission
-            .propose(
-                &self.world.leader.state,
-                command,
-                Timestamp::new(self.world.now),
-            )
-            .unwrap();
+        self.world.admission.propose(&self.world.leader.state, command, Timestamp::new(self.world.now)).unwrap();
     }
 
     fn step(&mut self, op: &Op) {
         match op {
-            Op::Publish {
-                subject,
-                id,
-                len,
-                expect,
-                rollup,
-            } => {
+            Op::Publish { subject, id, len, expect, rollup } => {
                 self.publish(SUBJECTS[*subject], *id, *len, *expect, *rollup);
             }
             Op::Purge { filter, seq, keep } => {
                 let filter = filter.map(|f| ["k.a", "k.*", "x"][f].to_owned());
                 let seq = seq.map(StreamSeq::new);
-                let purge = Purge {
-                    filter,
-                    seq,
-                    keep: *keep,
-                    up_to_last: StreamSeq::ZERO,
-                };
+                let purge = Purge { filter, seq, keep: *keep, up_to_last: StreamSeq::ZERO };
                 self.model.purge(&purge);
                 self.propose(Command::Purge(purge));
                 self.drain();
@@ -279,20 +212,12 @@ impl Run {
             Op::Delete(seq) => {
                 self.drain();
                 let was = self.model.live.remove(seq).is_some();
-                let delete = DeleteMessage {
-                    seq: StreamSeq::new(*seq),
-                    erase: false,
-                };
+                let delete = DeleteMessage { seq: StreamSeq::new(*seq), erase: false };
                 let applied = self.world.propose(Command::DeleteMessage(delete));
                 assert_eq!(applied.outcome == Outcome::Done, was);
                 self.drain();
             }
-            Op::Limits {
-                max_msgs,
-                max_bytes,
-                per_subject,
-                new,
-            } => {
+            Op::Limits { max_msgs, max_bytes, per_subject, new } => {
                 self.drain();
                 let settings = Settings {
                     limits: Limits {
@@ -315,10 +240,7 @@ impl Run {
                 let max_age_ns = self.model.settings.limits.max_age_ns.unwrap();
                 self.model.live.retain(|_, m| m.ts + max_age_ns > now);
                 let now = Timestamp::new(now);
-                self.propose(Command::Expire(Expire {
-                    now,
-                    max_count: u32::MAX,
-                }));
+                self.propose(Command::Expire(Expire { now, max_count: u32::MAX }));
                 self.drain();
             }
             Op::Drain => self.drain(),
@@ -333,9 +255,7 @@ impl Run {
                 if let Some(ordinal) = refused {
                     self.world.admission.refused(ordinal);
                 }
-                self.world
-                    .admission
-                    .reset(&self.world.leader.state, self.world.admission.term());
+                self.world.admission.reset(&self.world.leader.state, self.world.admission.term());
                 self.model = self.applied.clone();
                 self.drain();
                 if let Some((_, late)) = sealed {
@@ -349,14 +269,7 @@ impl Run {
         }
     }
 
-    fn publish(
-        &mut self,
-        subject: &'static str,
-        id: Option<u8>,
-        len: usize,
-        expect: Option<bool>,
-        rollup: bool,
-    ) {
+    fn publish(&mut self, subject: &'static str, id: Option<u8>, len: usize, expect: Option<bool>, rollup: bool) {
         if rollup || expect.is_some() {
             // What messages in flight evict is not known to an expectation before they are applied.
             self.drain();
@@ -386,12 +299,8 @@ impl Run {
             Some(why) => assert_eq!(found, Err(why)),
             None => {
                 let admitted = found.unwrap();
-                self.model
-                    .store(subject, counted, self.world.now, id, rollup);
-                assert_eq!(
-                    (admitted.seq.get(), admitted.duplicate_of),
-                    (self.model.last, None)
-                );
+                self.model.store(subject, counted, self.world.now, id, rollup);
+                assert_eq!((admitted.seq.get(), admitted.duplicate_of), (self.model.last, None));
             }
         }
         if rollup {

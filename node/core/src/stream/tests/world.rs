@@ -9,8 +9,7 @@ use crate::frame::{Frame, FrameKind, OwnedRecord};
 use crate::ids::{Generation, LogIndex, LogPosition, StreamId, StreamSeq, Term, Timestamp};
 use crate::invariants;
 use crate::stream::{
-    Admission, Admitted, Applied, Command, ConfigChange, PubRefusal, Publish, Records, Settings,
-    StreamState,
+    Admission, Admitted, Applied, Command, ConfigChange, PubRefusal, Publish, Records, Settings, StreamState,
 };
 
 /// Bodies by sequence, for ever.
@@ -49,11 +48,7 @@ pub(super) fn fresh(settings: &Settings) -> StreamState {
 
 impl Replica {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self {
-            state: fresh(settings),
-            store: Store::default(),
-            frames: Vec::new(),
-        }
+        Self { state: fresh(settings), store: Store::default(), frames: Vec::new() }
     }
 
     pub(super) fn apply(&mut self, at: LogPosition, bytes: &Bytes) -> Applied {
@@ -83,10 +78,7 @@ impl Replica {
         back.finish_rebuild().unwrap();
         assert_eq!(back.digest(), self.state.digest());
         assert_eq!(back.counts(), self.state.counts());
-        assert_eq!(
-            back.subjects().subjects_matching(b">"),
-            self.state.subjects().subjects_matching(b">")
-        );
+        assert_eq!(back.subjects().subjects_matching(b">"), self.state.subjects().subjects_matching(b">"));
         assert_eq!(back.dedup().len(), self.state.dedup().len());
         assert_eq!(back.image(), image);
         self.state = back;
@@ -105,22 +97,13 @@ impl World {
     pub(super) fn new(settings: Settings) -> Self {
         let leader = Replica::new(&settings);
         let admission = Admission::new(&leader.state, Term::new(1));
-        let mut world = Self {
-            leader,
-            admission,
-            log: Vec::new(),
-            term: 1,
-            now: 1_000,
-        };
+        let mut world = Self { leader, admission, log: Vec::new(), term: 1, now: 1_000 };
         world.drain();
         world
     }
 
     pub(super) fn append(&mut self, bytes: &Bytes) -> Applied {
-        let at = LogPosition {
-            term: Term::new(self.term),
-            index: LogIndex::new(self.log.len() as u64 + 1),
-        };
+        let at = LogPosition { term: Term::new(self.term), index: LogIndex::new(self.log.len() as u64 + 1) };
         self.log.push((at, bytes.clone()));
         self.leader.apply(at, bytes)
     }
@@ -150,15 +133,9 @@ impl World {
         payload: &[u8],
     ) -> Result<Admitted, PubRefusal> {
         let headers = block(headers);
-        let publish = Publish {
-            subject: subject.as_bytes(),
-            headers: &headers,
-            payload,
-            now: Timestamp::new(self.now),
-        };
-        self.admission
-            .admit(&self.leader.state, &self.leader.store, publish)
-            .map_err(|refused| refused.why)
+        let publish =
+            Publish { subject: subject.as_bytes(), headers: &headers, payload, now: Timestamp::new(self.now) };
+        self.admission.admit(&self.leader.state, &self.leader.store, publish).map_err(|refused| refused.why)
     }
 
     pub(super) fn seq(&mut self, subject: &str, headers: &[(&str, &str)]) -> u64 {
@@ -166,28 +143,18 @@ impl World {
     }
 
     pub(super) fn propose(&mut self, command: Command) -> Applied {
-        self.admission
-            .propose(&self.leader.state, command, Timestamp::new(self.now))
-            .unwrap();
+        self.admission.propose(&self.leader.state, command, Timestamp::new(self.now)).unwrap();
         self.drain().pop().unwrap()
     }
 
     pub(super) fn configure(&mut self, settings: Settings) -> Applied {
         let generation = self.leader.state.generation().next();
         let config_json = "{}".to_owned();
-        self.propose(Command::Config(Box::new(ConfigChange {
-            settings,
-            config_json,
-            generation,
-        })))
+        self.propose(Command::Config(Box::new(ConfigChange { settings, config_json, generation })))
     }
 
     pub(super) fn live(&self) -> Vec<u64> {
-        self.leader
-            .state
-            .live_from(StreamSeq::FIRST)
-            .map(StreamSeq::get)
-            .collect()
+        self.leader.state.live_from(StreamSeq::FIRST).map(StreamSeq::get).collect()
     }
 
     /// A second replica that applies the same log is the same, to the byte.
@@ -201,10 +168,7 @@ impl World {
         assert_eq!(other.state.digest(), self.leader.state.digest());
         assert_eq!(other.state.counts(), self.leader.state.counts());
         assert_eq!(other.state.image(), self.leader.state.image());
-        let kinds = self
-            .log
-            .iter()
-            .map(|(_, bytes)| Frame::parse(bytes.clone()).unwrap().header().kind);
+        let kinds = self.log.iter().map(|(_, bytes)| Frame::parse(bytes.clone()).unwrap().header().kind);
         assert!(kinds.filter(|kind| *kind == FrameKind::Begin).count() >= 1);
     }
 }
@@ -213,9 +177,6 @@ pub(super) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     if headers.is_empty() {
         return Vec::new();
     }
-    let lines: String = headers
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}\r\n"))
-        .collect();
+    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!("NATS/1.0\r\n{lines}\r\n").into_bytes()
 }
