@@ -28,7 +28,8 @@ pub(crate) struct Call {
 impl Call {
     /// The body as JSON.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
-        serde_json::from_slice(&self.body).map_err(|e| Refusal::bad("bad_body", format!("the body is not as it should be: {e}")))
+        serde_json::from_slice(&self.body)
+            .map_err(|e| Refusal::bad("bad_body", format!("the body is not as it should be: {e}")))
     }
 }
 
@@ -39,9 +40,9 @@ impl FromRequest<Arc<Admin>> for Call {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|c| c.0);
         authorize(admin.context.config.admin_token.as_deref(), request.headers(), peer)?;
         let (parts, body) = request.into_parts();
-        let body = axum::body::to_bytes(body, BODY_BYTES_MAX)
-            .await
-            .map_err(|_| Refusal::too_large(format!("the body must be at most {BODY_BYTES_MAX} bytes, and complete")))?;
+        let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| {
+            Refusal::too_large(format!("the body must be at most {BODY_BYTES_MAX} bytes, and complete"))
+        })?;
         Ok(Self {
             method: parts.method,
             path: parts.uri.path().to_owned(),

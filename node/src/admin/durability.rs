@@ -61,7 +61,8 @@ async fn propose(replica: &Arc<StreamReplica>, step: &DurabilityStep) -> Result<
         return Err(stale(step.generation, generation));
     }
     // Every voter is pinned to what it has; grants move them on.
-    let change = DurabilityCommand::Change { desired, generation: Generation::new(step.generation), voters: replica.voters() };
+    let change =
+        DurabilityCommand::Change { desired, generation: Generation::new(step.generation), voters: replica.voters() };
     replica.command(Command::Durability(change)).await?;
     Ok(())
 }
@@ -93,7 +94,8 @@ fn from_wire(d: wire::Durability) -> Result<Durability, Refusal> {
             headwater_crds::SyncMode::Interval => SyncMode::Interval,
             headwater_crds::SyncMode::NoWait => SyncMode::NoWait,
         },
-        interval_ms: u32::try_from(ms).map_err(|_| Refusal::bad("bad_durability", format!("sync_interval_ms {ms} is too long")))?,
+        interval_ms: u32::try_from(ms)
+            .map_err(|_| Refusal::bad("bad_durability", format!("sync_interval_ms {ms} is too long")))?,
         flush: if d.allow_async_flush { FlushMode::Async } else { FlushMode::Sync },
     };
     durability.validate().map_err(|e| Refusal::bad("bad_durability", e.to_string()))?;
@@ -106,7 +108,8 @@ mod tests {
 
     #[test]
     fn settings_that_contradict_themselves_are_refused() {
-        let wire = |sync_mode, sync_interval_ms| wire::Durability { sync_mode, sync_interval_ms, allow_async_flush: true };
+        let wire =
+            |sync_mode, sync_interval_ms| wire::Durability { sync_mode, sync_interval_ms, allow_async_flush: true };
         use headwater_crds::SyncMode as Wire;
         assert!(from_wire(wire(Wire::Always, None)).is_ok());
         assert!(from_wire(wire(Wire::Interval, Some(100))).is_ok());

@@ -72,6 +72,10 @@ impl Refusal {
         if e.err_code == error::STREAM_NOT_FOUND.err_code {
             return Self::not_found(e.description.clone());
         }
+        if e.err_code == error::CLUSTER_NO_PEERS.err_code {
+            // Nodes may still be on their way into the catalogue.
+            return Self::unavailable("no_peers", e.description.clone());
+        }
         Self::new(status.unwrap_or(StatusCode::BAD_REQUEST), &e.err_code.to_string(), e.description.clone())
     }
 }
@@ -100,7 +104,11 @@ impl From<MetaError> for Refusal {
 impl From<FenceRefusal> for Refusal {
     fn from(e: FenceRefusal) -> Self {
         match e {
-            FenceRefusal::Held { .. } => Self::conflict("fence_held", e.to_string()),
+            FenceRefusal::Held { number, ref holder, expires } => {
+                let left_ms = expires.get().saturating_sub(crate::clock::now().get()) / 1_000_000;
+                let message = format!("fence {} is held by {holder} for another {left_ms} ms", number.get());
+                Self::conflict("fence_held", message)
+            }
             FenceRefusal::Stale { .. } | FenceRefusal::Expired { .. } | FenceRefusal::Unknown { .. } => {
                 Self::conflict("stale_fence", e.to_string())
             }
@@ -115,12 +123,12 @@ impl From<CatalogRefusal> for Refusal {
             CatalogRefusal::Fence(fence) => fence.into(),
             CatalogRefusal::StreamNotFound | CatalogRefusal::NodeNotFound { .. } => Self::not_found(message),
             // The plan was made before somebody else created or changed it.
-            CatalogRefusal::StreamExists | CatalogRefusal::WrongGeneration { .. } | CatalogRefusal::WrongGroup { .. } => {
-                Self::conflict("stale_generation", message)
-            }
+            CatalogRefusal::StreamExists
+            | CatalogRefusal::WrongGeneration { .. }
+            | CatalogRefusal::WrongGroup { .. } => Self::conflict("stale_generation", message),
             CatalogRefusal::WrongOwner => Self::conflict("not_owner", message),
             CatalogRefusal::SubjectsOverlap { ref with } => Self::bad("10065", format!("{message}: {with}")),
-            CatalogRefusal::NoReplicas | CatalogRefusal::BadReplica { .. } => Self::unavailable("10005", message),
+            CatalogRefusal::NoReplicas | CatalogRefusal::BadReplica { .. } => Self::unavailable("no_peers", message),
             ref other => {
                 let code = other.err_code().map_or_else(|| "refused".to_owned(), |c| c.to_string());
                 Self::bad(&code, message)
@@ -145,10 +153,12 @@ impl From<CommandError> for Refusal {
         match e {
             CommandError::NotLeader => Self::unavailable("not_leader", message),
             CommandError::Unknown => Self::unavailable("timeout", message),
-            CommandError::Rejected(Rejection::Stale { .. } | Rejection::Durability(DurabilityOutcome::Stale { .. })) => {
-                Self::conflict("stale_generation", message)
+            CommandError::Rejected(
+                Rejection::Stale { .. } | Rejection::Durability(DurabilityOutcome::Stale { .. }),
+            ) => Self::conflict("stale_generation", message),
+            CommandError::Rejected(Rejection::Durability(DurabilityOutcome::Busy(_))) => {
+                Self::conflict("busy", message)
             }
-            CommandError::Rejected(Rejection::Durability(DurabilityOutcome::Busy(_))) => Self::conflict("busy", message),
             CommandError::Rejected(Rejection::Removed | Rejection::NotFound) => Self::not_found(message),
             CommandError::Rejected(_) => Self::conflict("refused", message),
         }

@@ -83,7 +83,8 @@ fn own(context: &Context, holder: &str) -> Option<FenceNumber> {
 ///
 /// This node's own copy may be behind, and an overtaken holder must be refused all the same.
 pub(super) async fn verify(context: &Arc<Context>, number: u64) -> Result<(), Refusal> {
-    let cluster_id = context.identity.cluster_id().ok_or_else(|| Refusal::no_leader("this node is in no cluster yet"))?;
+    let cluster_id =
+        context.identity.cluster_id().ok_or_else(|| Refusal::no_leader("this node is in no cluster yet"))?;
     // Changes nothing in a founded cluster: what counts is that the fence is checked before.
     let probe = CatalogCommand::InitCluster { cluster_id };
     match context.meta.write(Some(FenceNumber::new(number)), probe).await? {

@@ -44,7 +44,10 @@ impl Admin {
         let name = &entry.name;
         if call.forwarded || node == self.context.node_id {
             // Two nodes think of each other as the leader: that ends when the next one is elected.
-            return Err(Refusal::unavailable("not_leader", format!("leadership is moving; {name} was said to lead last")));
+            return Err(Refusal::unavailable(
+                "not_leader",
+                format!("leadership is moving; {name} was said to lead last"),
+            ));
         }
         let url = format!("{}{}", admin_url(&entry), call.path);
         let mut request = self
@@ -57,13 +60,18 @@ impl Admin {
         if let Some(token) = &self.context.config.admin_token {
             request = request.bearer_auth(token);
         }
-        let failed = |e: reqwest::Error| Refusal::no_leader(format!("{name} leads and could not be asked at {url}: {}", root(&e)));
+        let failed = |e: reqwest::Error| {
+            Refusal::no_leader(format!("{name} leads and could not be asked at {url}: {}", root(&e)))
+        };
         let mut answer = request.send().await.map_err(failed)?;
         let status = answer.status();
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(Refusal::unavailable("bad_answer", format!("{name} answered more than {ANSWER_BYTES_MAX} bytes")));
+                return Err(Refusal::unavailable(
+                    "bad_answer",
+                    format!("{name} answered more than {ANSWER_BYTES_MAX} bytes"),
+                ));
             }
             body.extend_from_slice(&chunk);
         }

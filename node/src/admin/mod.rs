@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
@@ -97,13 +97,17 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-async fn unknown(uri: axum::http::Uri) -> Response {
+async fn unknown(uri: Uri) -> Response {
     // Not `not_found`: that word means that a stream or node does not exist.
-    Refusal { status: StatusCode::NOT_FOUND, code: "no_such_path".to_owned(), message: format!("there is nothing at {}", uri.path()) }
-        .into_response()
+    Refusal {
+        status: StatusCode::NOT_FOUND,
+        code: "no_such_path".to_owned(),
+        message: format!("there is nothing at {}", uri.path()),
+    }
+    .into_response()
 }
 
-async fn wrong_method(method: axum::http::Method, uri: axum::http::Uri) -> Response {
+async fn wrong_method(method: Method, uri: Uri) -> Response {
     Refusal {
         status: StatusCode::METHOD_NOT_ALLOWED,
         code: "wrong_method".to_owned(),

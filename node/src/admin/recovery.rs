@@ -15,7 +15,8 @@ use crate::node::Context;
 use crate::raft::Role;
 
 /// The catalogue is always synced, and written to its file now and then.
-const META_DURABILITY: Durability = Durability { sync_mode: SyncMode::Always, sync_interval_ms: None, allow_async_flush: true };
+const META_DURABILITY: Durability =
+    Durability { sync_mode: SyncMode::Always, sync_interval_ms: None, allow_async_flush: true };
 
 pub(super) async fn get(State(admin): State<Arc<Admin>>) -> Json<RecoveryReport> {
     Json(report(&admin.context))
@@ -23,7 +24,8 @@ pub(super) async fn get(State(admin): State<Arc<Admin>>) -> Json<RecoveryReport>
 
 /// The report of this node.
 pub(crate) fn report(context: &Arc<Context>) -> RecoveryReport {
-    let mut groups: Vec<GroupReport> = context.streams.all_local().iter().map(|replica| replica.report(context)).collect();
+    let mut groups: Vec<GroupReport> =
+        context.streams.all_local().iter().map(|replica| replica.report(context)).collect();
     groups.push(meta_report(context));
     groups.sort_by_key(|group| group.group);
     RecoveryReport {

@@ -116,7 +116,8 @@ mod tests {
 
     use super::*;
 
-    const ALWAYS: Durability = Durability { sync_mode: SyncMode::Always, sync_interval_ms: None, allow_async_flush: true };
+    const ALWAYS: Durability =
+        Durability { sync_mode: SyncMode::Always, sync_interval_ms: None, allow_async_flush: true };
 
     fn report(id: u64, voters: &[u64], phase: ReplicaPhase, at: u64) -> RecoveryReport {
         let group = GroupReport {
@@ -138,11 +139,23 @@ mod tests {
             quorum_acked_ms: None,
             voters: voters
                 .iter()
-                .map(|id| Voter { node: format!("n{id}"), node_id: *id, effective: ALWAYS, generation: 1, granted: None })
+                .map(|id| Voter {
+                    node: format!("n{id}"),
+                    node_id: *id,
+                    effective: ALWAYS,
+                    generation: 1,
+                    granted: None,
+                })
                 .collect(),
             learners: Vec::new(),
         };
-        RecoveryReport { cluster_id: "c".into(), node: format!("n{id}"), node_id: id, boot_id: "b".into(), groups: vec![group] }
+        RecoveryReport {
+            cluster_id: "c".into(),
+            node: format!("n{id}"),
+            node_id: id,
+            boot_id: "b".into(),
+            groups: vec![group],
+        }
     }
 
     fn with(others: &[(u64, ReplicaPhase, u64)]) -> RestartCheck {

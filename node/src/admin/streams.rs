@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use headwater_core::catalog::{FenceNumber, Owner, StreamEntry, StreamKey};
 use headwater_plan::wire::{self, StreamDelete, StreamPut, StreamReport};
@@ -64,7 +64,7 @@ pub(crate) fn stream_report(entry: &StreamEntry) -> StreamReport {
 pub(super) async fn get(
     State(admin): State<Arc<Admin>>,
     Path((account, name)): Name,
-    uri: axum::http::Uri,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     check_account(&account, &name)?;
@@ -82,7 +82,11 @@ pub(super) async fn get(
     Ok(Json(stream_report(&entry)).into_response())
 }
 
-pub(super) async fn put(State(admin): State<Arc<Admin>>, Path((account, name)): Name, call: Call) -> Result<Response, Refusal> {
+pub(super) async fn put(
+    State(admin): State<Arc<Admin>>,
+    Path((account, name)): Name,
+    call: Call,
+) -> Result<Response, Refusal> {
     check_account(&account, &name)?;
     let put: StreamPut = call.parse()?;
     if !admin.context.meta.leads() {
@@ -137,7 +141,10 @@ pub(super) async fn delete(
     if current.generation.get() != delete.generation {
         return Err(Refusal::conflict(
             "stale_generation",
-            format!("the stream has generation {}, the decision was made from {}", current.generation, delete.generation),
+            format!(
+                "the stream has generation {}, the decision was made from {}",
+                current.generation, delete.generation
+            ),
         ));
     }
     let theirs = current.owner.as_ref().map(owner_report);

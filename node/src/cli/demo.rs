@@ -16,7 +16,7 @@ use self::live::{Live, Progress, grouped};
 use self::load::{Load, connect_only};
 use super::dev::keeper::Keeper;
 use super::dev::manifests::Manifests;
-use super::dev::{members, reconciler, stop_signal, wait_until_healthy};
+use super::dev::{members, reconciler, stop_signal, wait_until_ready};
 use super::local::{LocalCluster, free_base_port};
 use super::recovery::{self, Seen};
 use crate::planner::{AdminClient, Member};
@@ -47,7 +47,7 @@ const INTERRUPTED: u8 = 130;
 #[derive(clap::Args)]
 pub(crate) struct DemoArgs {
     /// How many messages must be confirmed before the load ends
-    #[arg(long, value_name = "N", default_value_t = 120_000, value_parser = clap::value_parser!(u64).range(1_000..=2_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..=2_000_000))]
     msgs: u64,
 }
 
@@ -109,7 +109,7 @@ fn clean_up(dir: &Path, remove: bool) {
 async fn act(cluster: &mut LocalCluster, live: &mut Live, msgs: u64) -> anyhow::Result<Report> {
     let client = AdminClient::new(None)?;
     cluster.start()?;
-    wait_until_healthy(cluster, &client).await?;
+    wait_until_ready(cluster, &client).await?;
     let clients: Vec<String> = cluster.nodes.iter().map(super::local::LocalNode::client_url).collect();
     live.say(&format!("three nodes: {}", clients.join(" ")));
 
@@ -120,11 +120,17 @@ async fn act(cluster: &mut LocalCluster, live: &mut Live, msgs: u64) -> anyhow::
     live.say(&format!("\npublishing {} messages of 128 bytes; two nodes are killed meanwhile", grouped(msgs)));
     let ledger = Ledger::new();
     let load = Load::start(&clients, STREAM, PREFIX, msgs, &ledger).await?;
-    let mut stage = Stage { cluster, live, client: &client, ledger: &ledger, load: &load, progress: Progress::new(msgs), msgs };
+    let mut stage =
+        Stage { cluster, live, client: &client, ledger: &ledger, load: &load, progress: Progress::new(msgs), msgs };
     tokio::time::timeout(LOAD_PATIENCE, stage.crashes()).await.map_err(|_| {
-        anyhow::anyhow!("the load was not over after {} s: {} confirmed", LOAD_PATIENCE.as_secs(), grouped(ledger.confirmed()))
+        anyhow::anyhow!(
+            "the load was not over after {} s: {} confirmed",
+            LOAD_PATIENCE.as_secs(),
+            grouped(ledger.confirmed())
+        )
     })??;
-    let sum = tokio::time::timeout(LOAD_PATIENCE, load.finish()).await.context("publishers did not come to their end")??;
+    let sum =
+        tokio::time::timeout(LOAD_PATIENCE, load.finish()).await.context("publishers did not come to their end")??;
     live.say(&format!(
         "{} confirmed, {} sent again after a crash, {} without an answer, {} refused; writes stood still for {:.1} s at most",
         grouped(ledger.confirmed()),
@@ -142,14 +148,19 @@ async fn act(cluster: &mut LocalCluster, live: &mut Live, msgs: u64) -> anyhow::
     live.say(&format!("\n{}", recovery::render(&seen, Some(STREAM)).trim_end()));
     check_roll(&seen)?;
 
-    live.say("\nreading everything back from every node, against the ledger");
+    live.say("\nreading everything back through every node, against the ledger");
     let mut nodes = Vec::new();
     for node in &cluster.nodes {
         nodes.push((node.name.clone(), connect_only(&node.client_url()).await?));
     }
     // Single gets cost a round trip per message and node; these two read the same in a fraction of the time.
     let report = Verifier::new().ways(&[Way::DirectBatch, Way::Consumer]).verify(&nodes, STREAM, &ledger).await?;
-    live.say(&format!("{} messages read in {} views, {:.1} s", grouped(report.read), report.views.len(), report.seconds));
+    live.say(&format!(
+        "{} messages read in {} views, {:.1} s",
+        grouped(report.read),
+        report.views.len(),
+        report.seconds
+    ));
     Ok(report)
 }
 
@@ -171,7 +182,11 @@ async fn apply(keeper: &mut Keeper, manifest: &str, live: &mut Live) -> anyhow::
         if keeper.is_done() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "the manifest was not in force after {} s; last: {last}", APPLY_PATIENCE.as_secs());
+        ensure!(
+            Instant::now() < deadline,
+            "the manifest was not in force after {} s; last: {last}",
+            APPLY_PATIENCE.as_secs()
+        );
         tokio::time::sleep(PACE).await;
     }
 }
@@ -190,7 +205,11 @@ async fn settled(client: &AdminClient, members: &[Member]) -> anyhow::Result<Vec
             return Ok(seen);
         }
         if Instant::now() >= deadline {
-            bail!("the replicas are not equal after {} s:\n{}", SETTLE_PATIENCE.as_secs(), recovery::render(&seen, Some(STREAM)));
+            bail!(
+                "the replicas are not equal after {} s:\n{}",
+                SETTLE_PATIENCE.as_secs(),
+                recovery::render(&seen, Some(STREAM))
+            );
         }
         tokio::time::sleep(PACE).await;
     }

@@ -19,7 +19,7 @@ use crate::planner::{AdminClient, Fleet, Member, Reconciler};
 const PACE: Duration = Duration::from_millis(500);
 /// Pause between two looks at the streams while all is as wanted.
 const SETTLED_PACE: Duration = Duration::from_secs(3);
-/// How long the nodes have to take clients.
+/// How long the nodes have to become ready.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long they have to stop; a node's own grace is 8 s.
 const STOP_PATIENCE: Duration = Duration::from_secs(12);
@@ -74,7 +74,7 @@ async fn work(cluster: &mut LocalCluster, client: &AdminClient, dir: &Path, file
     let mut files = ManifestFiles::new(files);
     let first = files.changed().unwrap_or_default();
     cluster.start()?;
-    wait_until_healthy(cluster, client).await?;
+    wait_until_ready(cluster, client).await?;
     print_header(cluster, dir);
 
     let mut keeper = Keeper::new(reconciler(cluster, client, "headwater-dev"));
@@ -119,8 +119,8 @@ pub(crate) fn members(cluster: &LocalCluster) -> Vec<Member> {
     cluster.nodes.iter().map(|n| Member { name: n.name.clone(), url: n.admin_url() }).collect()
 }
 
-/// Waits until every node takes clients. Fails if one of them ends.
-pub(crate) async fn wait_until_healthy(cluster: &mut LocalCluster, client: &AdminClient) -> anyhow::Result<()> {
+/// Waits until every node takes clients and knows all the others. Fails if one of them ends.
+pub(crate) async fn wait_until_ready(cluster: &mut LocalCluster, client: &AdminClient) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         if let Some((name, status)) = cluster.ended().into_iter().next() {
@@ -128,7 +128,9 @@ pub(crate) async fn wait_until_healthy(cluster: &mut LocalCluster, client: &Admi
         }
         let mut missing = Vec::new();
         for node in &cluster.nodes {
-            if !client.is_healthy(&node.admin_url()).await {
+            let url = node.admin_url();
+            let known = client.members(&url).await.map_or(0, |members| members.len());
+            if known < cluster.nodes.len() || !client.is_ready(&url).await {
                 missing.push(node.name.clone());
             }
         }
@@ -136,7 +138,7 @@ pub(crate) async fn wait_until_healthy(cluster: &mut LocalCluster, client: &Admi
             return Ok(());
         }
         if Instant::now() >= deadline {
-            bail!("{} did not take clients within {} s", missing.join(", "), START_PATIENCE.as_secs());
+            bail!("{} were not ready after {} s", missing.join(", "), START_PATIENCE.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -147,7 +149,11 @@ fn print_header(cluster: &LocalCluster, dir: &Path) {
     let admins: Vec<String> = cluster.nodes.iter().map(super::local::LocalNode::admin_url).collect();
     let (Some(client), Some(admin)) = (clients.first(), admins.first()) else { return };
     let plural = if clients.len() == 1 { "" } else { "s" };
-    println!("Headwater {}: {} node{plural} on this machine. Ctrl-C stops; the data stays.", env!("CARGO_PKG_VERSION"), clients.len());
+    println!(
+        "Headwater {}: {} node{plural} on this machine. Ctrl-C stops; the data stays.",
+        env!("CARGO_PKG_VERSION"),
+        clients.len()
+    );
     println!();
     println!("  clients  {}", clients.join(","));
     println!("  admin    {}", admins.join(" "));

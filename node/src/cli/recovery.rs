@@ -212,7 +212,8 @@ mod tests {
     use super::*;
 
     fn seen(name: &str, role: ReplicaRole, applied: u64, snapshot: Snapshot) -> Seen {
-        let durability = Durability { sync_mode: SyncMode::Interval, sync_interval_ms: Some(120_000), allow_async_flush: true };
+        let durability =
+            Durability { sync_mode: SyncMode::Interval, sync_interval_ms: Some(120_000), allow_async_flush: true };
         let group = GroupReport {
             group: 3,
             stream: "ORDERS".into(),

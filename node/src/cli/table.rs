@@ -60,7 +60,8 @@ impl Table {
                 Row::Cells(cells) => text += &line(&mut cells.iter().map(String::as_str)),
                 Row::Remark(first, remark) => {
                     let first = line(&mut std::iter::once(first.as_str()));
-                    let pad = " ".repeat(widths.first().map_or(0, |w| w + 2).saturating_sub(first.trim_end().chars().count()));
+                    let pad = " "
+                        .repeat(widths.first().map_or(0, |w| w + 2).saturating_sub(first.trim_end().chars().count()));
                     text += &format!("{}{pad}{remark}\n", first.trim_end());
                 }
             }

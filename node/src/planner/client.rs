@@ -75,9 +75,9 @@ impl AdminClient {
         Ok(Self { http, token })
     }
 
-    /// Whether the node takes clients.
-    pub(crate) async fn is_healthy(&self, node: &str) -> bool {
-        self.read::<IgnoredAny>(node, &["healthz"]).await.is_ok()
+    /// Whether the node takes clients and can create streams.
+    pub(crate) async fn is_ready(&self, node: &str) -> bool {
+        self.read::<IgnoredAny>(node, &["readyz"]).await.is_ok()
     }
 
     /// `GET /v1/recovery`.
@@ -110,7 +110,13 @@ impl AdminClient {
     }
 
     /// One of the planner's changes.
-    pub(crate) async fn send(&self, node: &str, account: &str, name: &str, request: &Request) -> Result<(), ClientError> {
+    pub(crate) async fn send(
+        &self,
+        node: &str,
+        account: &str,
+        name: &str,
+        request: &Request,
+    ) -> Result<(), ClientError> {
         let stream = ["v1", "streams", account, name];
         let IgnoredAny = match request {
             Request::Put(body) => self.change(node, Method::PUT, &stream, body).await?,
@@ -172,8 +178,8 @@ impl AdminClient {
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|e| malformed(e.to_string()));
         }
-        let ErrorBody { code, message } = serde_json::from_slice(&bytes)
-            .map_err(|_| malformed(format!("status {status} without a reason")))?;
+        let ErrorBody { code, message } =
+            serde_json::from_slice(&bytes).map_err(|_| malformed(format!("status {status} without a reason")))?;
         Err(ClientError::Refused { status: status.as_u16(), code, message })
     }
 }

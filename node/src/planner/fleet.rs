@@ -34,14 +34,6 @@ impl Fleet {
         Self { client, members, holder, fence: None }
     }
 
-    pub(crate) fn client(&self) -> &AdminClient {
-        &self.client
-    }
-
-    pub(crate) fn members(&self) -> &[Member] {
-        &self.members
-    }
-
     /// Asks every node at once.
     pub(crate) async fn look(&self) -> Vec<NodeAnswer> {
         join_all(self.members.iter().map(|member| async {

@@ -9,7 +9,9 @@ mod fleet;
 mod reconciler;
 
 pub(crate) use bare::run;
-pub(crate) use client::{AdminClient, ClientError};
+pub(crate) use client::AdminClient;
+#[cfg(test)]
+pub(crate) use client::ClientError;
 pub(crate) use fleet::{Fleet, Member};
 pub(crate) use reconciler::{Pass, Reconciler, Taken};
 

@@ -62,7 +62,8 @@ impl Reconciler {
             Ok(fence) => {
                 let call = request(step, desired, &observed, fence);
                 // A step that names a node is about that node; the leader takes all others.
-                let first = step.node().filter(|_| matches!(call, headwater_plan::Request::Transfer(_))).or(observed.leader());
+                let first =
+                    step.node().filter(|_| matches!(call, headwater_plan::Request::Transfer(_))).or(observed.leader());
                 self.fleet.send(answers, first, (&desired.account, &desired.name), &call).await
             }
             Err(error) => Err(error),

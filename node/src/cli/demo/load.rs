@@ -41,7 +41,13 @@ pub(super) struct Sum {
 
 impl Load {
     /// Starts publishing to `<prefix>.<n>` until told to stop.
-    pub(super) async fn start(urls: &[String], stream: &str, prefix: &str, wanted: u64, ledger: &Ledger) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        urls: &[String],
+        stream: &str,
+        prefix: &str,
+        wanted: u64,
+        ledger: &Ledger,
+    ) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let most = wanted.div_ceil(u64::from(PUBLISHERS)).saturating_mul(ENOUGH);
         let mut tasks = Vec::new();

@@ -101,7 +101,9 @@ impl Manifests {
                         Err(error) => self.error(place, error.to_string()),
                     }
                 }
-                "StreamCluster" => self.note(place, "a StreamCluster is for Kubernetes; this command runs its own".to_owned()),
+                "StreamCluster" => {
+                    self.note(place, "a StreamCluster is for Kubernetes; this command runs its own".to_owned())
+                }
                 other => self.error(place, format!("kind: {other:?} is not Stream")),
             }
         }
@@ -114,12 +116,14 @@ impl Manifests {
             return self.error(place, "metadata.name: is required".to_owned());
         }
         let unknown = unknown_fields(&stream, written);
-        if !unknown.is_empty() {
-            return self.error(place, format!("{}: unknown", unknown.join(", ")));
+        for field in &unknown {
+            self.error(place.clone(), format!("{field}: unknown"));
         }
         stream.metadata.namespace.get_or_insert_with(|| "default".to_owned());
         match Desired::from_stream(&stream) {
-            Ok(desired) => self.streams.push(desired),
+            Ok(desired) if unknown.is_empty() => self.streams.push(desired),
+            // A field that has no effect may be a misspelt one: the stream would not be what was meant.
+            Ok(_) => {}
             Err(problems) => {
                 for problem in problems.0 {
                     self.error(place.clone(), problem.to_string());
@@ -136,7 +140,10 @@ impl Manifests {
         }
         for (name, owners) in owners.into_iter().filter(|(_, owners)| owners.len() > 1) {
             self.streams.retain(|desired| desired.name != name);
-            self.error(format!("stream {name}"), format!("spec.name: is used by {}; neither is kept", owners.join(" and ")));
+            self.error(
+                format!("stream {name}"),
+                format!("spec.name: is used by {}; neither is kept", owners.join(" and ")),
+            );
         }
     }
 }
@@ -203,7 +210,9 @@ mod tests {
 
     #[test]
     fn two_manifests_of_one_stream_are_both_refused() {
-        let text = format!("{HEAD}metadata: {{name: a}}\nspec: {{name: S}}\n---\n{HEAD}metadata: {{name: b}}\nspec: {{name: S}}\n");
+        let text = format!(
+            "{HEAD}metadata: {{name: a}}\nspec: {{name: S}}\n---\n{HEAD}metadata: {{name: b}}\nspec: {{name: S}}\n"
+        );
         let manifests = read(&text);
         assert!(manifests.streams.is_empty() && manifests.remarks[0].text.contains("default/a and default/b"));
     }
