@@ -1,13 +1,7 @@
 //! `StreamCluster`: the nodes that keep streams. At this stage only nodes that run elsewhere.
 
-#![expect(
-    unreachable_pub,
-    reason = "the schema derive repeats each type, with its visibility, inside a function"
-)]
-#![expect(
-    clippy::duplicated_attributes,
-    reason = "two columns may well have the same type"
-)]
+#![expect(unreachable_pub, reason = "the schema derive repeats each type, with its visibility, inside a function")]
+#![expect(clippy::duplicated_attributes, reason = "two columns may well have the same type")]
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -47,11 +41,7 @@ use crate::conditions::Condition;
         json_path = ".status.nodesReady",
         description = "Nodes that answer, of all"
     ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "URL",
         type_ = "string",
@@ -83,10 +73,7 @@ pub struct ExternalCluster {
     pub client_url: String,
     /// Base URL of the admin API of every node: list each node, because a node that is not asked counts as missing.
     #[serde(rename = "adminURLs")]
-    #[schemars(
-        length(min = 1, max = 16),
-        inner(length(min = 1, max = 1024), regex(pattern = r"^https?://[^\s]+$"))
-    )]
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 1024), regex(pattern = r"^https?://[^\s]+$")))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub admin_urls: Vec<String>,
     /// Secret, in the same namespace, with the admin token. Without it, calls carry no token.

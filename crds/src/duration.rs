@@ -24,12 +24,8 @@ impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "is empty; write a duration such as 90s or 72h",
-            Self::NumberExpected => {
-                "is not a duration; write a number and a unit, such as 90s or 72h"
-            }
-            Self::UnitExpected => {
-                "has an unknown unit; the units are ns, us, ms, s, m and h (a day is 24h)"
-            }
+            Self::NumberExpected => "is not a duration; write a number and a unit, such as 90s or 72h",
+            Self::UnitExpected => "has an unknown unit; the units are ns, us, ms, s, m and h (a day is 24h)",
             Self::TooLong => "is longer than 292 years",
         })
     }
@@ -58,11 +54,7 @@ impl GoDuration {
 
     /// From milliseconds; more than 292 years becomes that.
     pub fn from_millis(ms: u64) -> Self {
-        Self(
-            i64::try_from(ms)
-                .unwrap_or(i64::MAX)
-                .saturating_mul(1_000_000),
-        )
+        Self(i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000))
     }
 
     /// In nanoseconds.
@@ -131,10 +123,7 @@ fn fraction_nanos(fraction: &str, scale: i64) -> i64 {
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
-    let end = text
-        .bytes()
-        .position(|b| !b.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -145,11 +134,7 @@ impl fmt::Display for GoDuration {
         if rest == 0 {
             return f.write_str("0s");
         }
-        for (unit, scale) in [
-            ("h", 3_600_000_000_000),
-            ("m", 60_000_000_000),
-            ("s", 1_000_000_000),
-        ] {
+        for (unit, scale) in [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)] {
             if rest >= scale {
                 write!(f, "{}{unit}", rest / scale)?;
                 rest %= scale;
@@ -205,16 +190,7 @@ mod tests {
 
     #[test]
     fn printed_durations_parse_to_themselves() {
-        for ns in [
-            0,
-            1,
-            999,
-            1_500,
-            10_000_000,
-            61_000_000_000,
-            5_400_000_000_000,
-            i64::MAX,
-        ] {
+        for ns in [0, 1, 999, 1_500, 10_000_000, 61_000_000_000, 5_400_000_000_000, i64::MAX] {
             let shown = GoDuration(ns).to_string();
             assert_eq!(shown.parse(), Ok(GoDuration(ns)), "{shown}");
         }

@@ -53,11 +53,7 @@ pub fn default_duplicate_window(max_age: &str) -> String {
 }
 
 fn default_window_nanos(max_age: i64) -> i64 {
-    if max_age > 0 {
-        max_age.min(DEFAULT_DUPLICATE_WINDOW_NS)
-    } else {
-        DEFAULT_DUPLICATE_WINDOW_NS
-    }
+    if max_age > 0 { max_age.min(DEFAULT_DUPLICATE_WINDOW_NS) } else { DEFAULT_DUPLICATE_WINDOW_NS }
 }
 
 /// The whole configuration of a stream that this spec creates: every managed key, defaults included.
@@ -69,11 +65,7 @@ pub fn stream_config(metadata_name: &str, spec: &StreamSpec) -> Result<Value, Ba
 
 /// The configuration an own stream should have, given what the server has: managed keys from the
 /// spec, the others as they are.
-pub fn own_config(
-    metadata_name: &str,
-    spec: &StreamSpec,
-    server: &Value,
-) -> Result<Value, BadDuration> {
+pub fn own_config(metadata_name: &str, spec: &StreamSpec, server: &Value) -> Result<Value, BadDuration> {
     let Value::Object(wish) = stream_config(metadata_name, spec)? else {
         return Ok(server.clone());
     };
@@ -114,9 +106,7 @@ fn overlay(server: &Value, wish: Map<String, Value>, unset: Unset) -> Value {
             config.insert(key, value);
         }
     }
-    config
-        .entry("metadata")
-        .or_insert_with(|| Value::Object(kept));
+    config.entry("metadata").or_insert_with(|| Value::Object(kept));
     let mut config = Value::Object(config);
     if sync_mode(&config) != SyncMode::Interval
         && let Some(Value::Object(metadata)) = config.get_mut("metadata")
@@ -147,31 +137,18 @@ fn set_keys(spec: &StreamSpec) -> Result<Map<String, Value>, BadDuration> {
     put("max_msgs", spec.max_msgs.map(unlimited));
     put("max_bytes", spec.max_bytes.map(unlimited));
     put("max_msg_size", spec.max_msg_size.map(unlimited));
-    put(
-        "max_msgs_per_subject",
-        spec.max_msgs_per_subject.map(unlimited),
-    );
+    put("max_msgs_per_subject", spec.max_msgs_per_subject.map(unlimited));
     put("max_age", nanos("maxAge", spec.max_age.as_deref())?);
     put("discard", spec.discard.map(|v| json!(v)));
-    put(
-        "discard_new_per_subject",
-        spec.discard_per_subject.map(Value::from),
-    );
-    put(
-        "duplicate_window",
-        nanos("duplicateWindow", spec.duplicate_window.as_deref())?,
-    );
+    put("discard_new_per_subject", spec.discard_per_subject.map(Value::from));
+    put("duplicate_window", nanos("duplicateWindow", spec.duplicate_window.as_deref())?);
     put("deny_delete", spec.deny_delete.map(Value::from));
     put("deny_purge", spec.deny_purge.map(Value::from));
     put("allow_rollup_hdrs", spec.allow_rollup.map(Value::from));
     put("allow_direct", spec.allow_direct.map(Value::from));
 
-    let mut metadata: Map<String, Value> = spec
-        .metadata
-        .iter()
-        .flatten()
-        .map(|(key, value)| (key.clone(), value.clone().into()))
-        .collect();
+    let mut metadata: Map<String, Value> =
+        spec.metadata.iter().flatten().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     if let Some(flag) = spec.allow_async_flush {
         metadata.insert(META_ALLOW_ASYNC_FLUSH.into(), flag.to_string().into());
     }
@@ -193,8 +170,7 @@ fn parse(field: &'static str, text: &str) -> Result<GoDuration, BadDuration> {
 }
 
 fn nanos(field: &'static str, text: Option<&str>) -> Result<Option<Value>, BadDuration> {
-    text.map(|text| parse(field, text).map(|d| Value::from(d.as_nanos())))
-        .transpose()
+    text.map(|text| parse(field, text).map(|d| Value::from(d.as_nanos()))).transpose()
 }
 
 /// JetStream reads 0 as unlimited and reports -1.
@@ -211,9 +187,7 @@ fn canonical(key: &str, config: &Value) -> Value {
         "retention" => Value::from(value.as_str().unwrap_or("limits")),
         "discard" => Value::from(value.as_str().unwrap_or("old")),
         "num_replicas" => Value::from(value.as_i64().unwrap_or(0).max(1)),
-        "max_msgs" | "max_bytes" | "max_msg_size" | "max_msgs_per_subject" => {
-            unlimited(value.as_i64().unwrap_or(-1))
-        }
+        "max_msgs" | "max_bytes" | "max_msg_size" | "max_msgs_per_subject" => unlimited(value.as_i64().unwrap_or(-1)),
         "max_age" => Value::from(value.as_i64().unwrap_or(0)),
         "duplicate_window" => {
             let age = config.get("max_age").and_then(Value::as_i64).unwrap_or(0);
@@ -222,26 +196,15 @@ fn canonical(key: &str, config: &Value) -> Value {
                 _ => Value::from(default_window_nanos(age)),
             }
         }
-        "discard_new_per_subject"
-        | "deny_delete"
-        | "deny_purge"
-        | "allow_rollup_hdrs"
-        | "allow_direct" => Value::from(value.as_bool().unwrap_or(false)),
+        "discard_new_per_subject" | "deny_delete" | "deny_purge" | "allow_rollup_hdrs" | "allow_direct" => {
+            Value::from(value.as_bool().unwrap_or(false))
+        }
         "subjects" => {
             // Order carries no meaning; comparing it would make an update of every reordering.
-            let mut subjects: Vec<String> = value
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|s| s.as_str().map(str::to_owned))
-                .collect();
+            let mut subjects: Vec<String> =
+                value.as_array().into_iter().flatten().filter_map(|s| s.as_str().map(str::to_owned)).collect();
             if subjects.is_empty() {
-                subjects.extend(
-                    config
-                        .get("name")
-                        .and_then(Value::as_str)
-                        .map(str::to_owned),
-                );
+                subjects.extend(config.get("name").and_then(Value::as_str).map(str::to_owned));
             }
             subjects.sort();
             Value::from(subjects)
@@ -279,21 +242,13 @@ pub fn differences(server: &Value, wanted: &Value) -> Vec<FieldChange> {
         .iter()
         .filter_map(|key| {
             let (from, to) = (canonical(key, server), canonical(key, wanted));
-            (from != to).then(|| FieldChange {
-                field: (*key).to_owned(),
-                from,
-                to,
-            })
+            (from != to).then(|| FieldChange { field: (*key).to_owned(), from, to })
         })
         .collect();
 
     let empty = Map::new();
     let metadata = |config: &'_ Value| -> Map<String, Value> {
-        config
-            .get("metadata")
-            .and_then(Value::as_object)
-            .unwrap_or(&empty)
-            .clone()
+        config.get("metadata").and_then(Value::as_object).unwrap_or(&empty).clone()
     };
     let (have, want) = (metadata(server), metadata(wanted));
     let keys: std::collections::BTreeSet<&String> = have.keys().chain(want.keys()).collect();
@@ -320,9 +275,7 @@ pub fn differences(server: &Value, wanted: &Value) -> Vec<FieldChange> {
 }
 
 fn duration_of(value: Option<&Value>) -> Option<GoDuration> {
-    value
-        .and_then(Value::as_str)
-        .and_then(|text| text.parse().ok())
+    value.and_then(Value::as_str).and_then(|text| text.parse().ok())
 }
 
 /// `syncMode` of a JetStream configuration; `always` where the key is absent or not understood.

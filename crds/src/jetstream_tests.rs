@@ -67,10 +67,7 @@ fn what_the_server_adds_or_spells_otherwise_is_no_difference() {
     });
     assert_eq!(differences(&server, &wanted), []);
     // The key that the spec cannot express survives an update.
-    assert_eq!(
-        own_config("s", &spec, &server).unwrap()["compression"],
-        "s2"
-    );
+    assert_eq!(own_config("s", &spec, &server).unwrap()["compression"], "s2");
 }
 
 #[test]
@@ -108,10 +105,7 @@ fn an_unset_field_keeps_the_value_of_an_adopted_stream() {
         ..StreamSpec::default()
     };
     let wanted = adopted_config(&wish, &server).unwrap();
-    assert_eq!(
-        fields(&differences(&server, &wanted)),
-        ["discard", "metadata.owner"]
-    );
+    assert_eq!(fields(&differences(&server, &wanted)), ["discard", "metadata.owner"]);
     assert_eq!(wanted["metadata"]["team"], "shop");
 }
 
@@ -128,10 +122,7 @@ fn an_interval_left_over_from_another_mode_is_no_difference() {
 #[test]
 fn a_changed_storage_is_a_difference_although_it_cannot_be_applied() {
     let server = json!({"name": "s", "storage": "memory", "subjects": ["s"]});
-    let wish = StreamSpec {
-        storage: Some(Storage::File),
-        ..StreamSpec::default()
-    };
+    let wish = StreamSpec { storage: Some(Storage::File), ..StreamSpec::default() };
     let wanted = adopted_config(&wish, &server).unwrap();
     assert_eq!(fields(&differences(&server, &wanted)), ["storage"]);
 }

@@ -15,19 +15,15 @@ pub mod jetstream;
 pub mod status;
 pub mod stream;
 
-pub use cluster::{
-    ExternalCluster, NodeStatus, SecretKeyRef, StreamCluster, StreamClusterSpec,
-    StreamClusterStatus,
-};
+pub use cluster::{ExternalCluster, NodeStatus, SecretKeyRef, StreamCluster, StreamClusterSpec, StreamClusterStatus};
 pub use conditions::{ClusterReason, Condition, ConditionStatus, ConditionType, Reason};
 pub use duration::GoDuration;
 pub use status::{
-    DurabilityStatus, FlushMode, FlushStatus, LastApplied, OperationStatus, ReplicaPhase,
-    ReplicaRole, ReplicaStatus, SnapshotStatus, StreamStatus,
+    DurabilityStatus, FlushMode, FlushStatus, LastApplied, OperationStatus, ReplicaPhase, ReplicaRole, ReplicaStatus,
+    SnapshotStatus, StreamStatus,
 };
 pub use stream::{
-    AdoptionPolicy, ClusterRef, DeletionPolicy, Discard, Retention, Storage, Stream, StreamSpec,
-    SyncMode, UpdatePolicy,
+    AdoptionPolicy, ClusterRef, DeletionPolicy, Discard, Retention, Storage, Stream, StreamSpec, SyncMode, UpdatePolicy,
 };
 
 /// API group of every kind here.

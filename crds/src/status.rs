@@ -2,10 +2,7 @@
 //!
 //! All indexes are Raft log indexes of the stream's group. What is not known is absent, never zero.
 
-#![expect(
-    unreachable_pub,
-    reason = "the schema derive repeats each type, with its visibility, inside a function"
-)]
+#![expect(unreachable_pub, reason = "the schema derive repeats each type, with its visibility, inside a function")]
 
 use kube::KubeSchema;
 use schemars::JsonSchema;

@@ -1,9 +1,6 @@
 //! `Stream`: what its author asks for. Status is in [`crate::status`].
 
-#![expect(
-    unreachable_pub,
-    reason = "the schema derive repeats each type, with its visibility, inside a function"
-)]
+#![expect(unreachable_pub, reason = "the schema derive repeats each type, with its visibility, inside a function")]
 
 use std::collections::BTreeMap;
 
@@ -164,10 +161,7 @@ pub struct StreamSpec {
     /// Oldest message kept, as a duration such as `72h`; `0s` is unlimited, else at least `100ms`.
     /// Default: 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 2, max = 32),
-        regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$")
-    )]
+    #[schemars(length(min = 2, max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$"))]
     #[x_kube(validation = Rule::new("duration(self) == duration('0s') || duration(self) >= duration('100ms')").message("maxAge must be 0s (unlimited) or at least 100ms"))]
     pub max_age: Option<String>,
 
@@ -192,10 +186,7 @@ pub struct StreamSpec {
     /// How long message ids are remembered, at least `100ms` and at most `maxAge`.
     /// Default: 2m, or `maxAge` if that is shorter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 2, max = 32),
-        regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$")
-    )]
+    #[schemars(length(min = 2, max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$"))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('100ms')").message("duplicateWindow must be at least 100ms"))]
     pub duplicate_window: Option<String>,
 
@@ -238,10 +229,7 @@ pub struct StreamSpec {
 
     /// Time between syncs with `syncMode: interval`, from `10ms` to `5m`; required then, else absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 2, max = 32),
-        regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$")
-    )]
+    #[schemars(length(min = 2, max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+$"))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10ms') && duration(self) <= duration('5m')").message("syncInterval must be between 10ms and 5m"))]
     pub sync_interval: Option<String>,
 
@@ -279,9 +267,7 @@ pub struct ClusterRef {
 
 impl Default for ClusterRef {
     fn default() -> Self {
-        Self {
-            name: default_cluster(),
-        }
+        Self { name: default_cluster() }
     }
 }
 
@@ -385,10 +371,7 @@ impl StreamSpec {
     ///
     /// `syncInterval` has no default, and `duplicateWindow` keeps what cannot be parsed.
     pub fn defaults(&self, metadata_name: &str) -> Self {
-        let name = self
-            .name
-            .clone()
-            .unwrap_or_else(|| metadata_name.to_owned());
+        let name = self.name.clone().unwrap_or_else(|| metadata_name.to_owned());
         let max_age = self.max_age.clone().unwrap_or_else(|| "0s".to_owned());
         Self {
             cluster_ref: self.cluster_ref.clone(),
@@ -404,9 +387,7 @@ impl StreamSpec {
             discard: Some(self.discard.unwrap_or_default()),
             discard_per_subject: Some(self.discard_per_subject.unwrap_or(false)),
             duplicate_window: Some(
-                self.duplicate_window
-                    .clone()
-                    .unwrap_or_else(|| crate::jetstream::default_duplicate_window(&max_age)),
+                self.duplicate_window.clone().unwrap_or_else(|| crate::jetstream::default_duplicate_window(&max_age)),
             ),
             max_age: Some(max_age),
             deny_delete: Some(self.deny_delete.unwrap_or(false)),

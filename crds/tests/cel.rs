@@ -6,14 +6,7 @@ use kube::core::cel::Validator;
 use serde_json::{Value, json};
 
 fn schema(crd: &CustomResourceDefinition) -> Value {
-    serde_json::to_value(
-        &crd.spec.versions[0]
-            .schema
-            .as_ref()
-            .unwrap()
-            .open_api_v3_schema,
-    )
-    .unwrap()
+    serde_json::to_value(&crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema).unwrap()
 }
 
 /// A Stream as the API server stores it, with the defaults of the schema.
@@ -65,42 +58,18 @@ fn streams_that_may_be_created() {
 #[test]
 fn streams_that_are_refused_with_a_message_that_names_the_field() {
     for (spec, expected) in [
-        (
-            json!({"maxAge": "99ms"}),
-            "maxAge must be 0s (unlimited) or at least 100ms",
-        ),
-        (
-            json!({"duplicateWindow": "1ms"}),
-            "duplicateWindow must be at least 100ms",
-        ),
-        (
-            json!({"maxAge": "1m", "duplicateWindow": "2m"}),
-            "duplicateWindow may not exceed maxAge",
-        ),
-        (
-            json!({"syncMode": "interval"}),
-            "syncInterval is required with syncMode: interval",
-        ),
-        (
-            json!({"syncInterval": "1s"}),
-            "syncInterval is required with syncMode: interval, and only then",
-        ),
-        (
-            json!({"syncMode": "interval", "syncInterval": "9ms"}),
-            "syncInterval must be between 10ms and 5m",
-        ),
-        (
-            json!({"syncMode": "interval", "syncInterval": "301s"}),
-            "syncInterval must be between 10ms and 5m",
-        ),
+        (json!({"maxAge": "99ms"}), "maxAge must be 0s (unlimited) or at least 100ms"),
+        (json!({"duplicateWindow": "1ms"}), "duplicateWindow must be at least 100ms"),
+        (json!({"maxAge": "1m", "duplicateWindow": "2m"}), "duplicateWindow may not exceed maxAge"),
+        (json!({"syncMode": "interval"}), "syncInterval is required with syncMode: interval"),
+        (json!({"syncInterval": "1s"}), "syncInterval is required with syncMode: interval, and only then"),
+        (json!({"syncMode": "interval", "syncInterval": "9ms"}), "syncInterval must be between 10ms and 5m"),
+        (json!({"syncMode": "interval", "syncInterval": "301s"}), "syncInterval must be between 10ms and 5m"),
         (
             json!({"discardPerSubject": true, "discard": "new"}),
             "discardPerSubject needs discard: new and maxMsgsPerSubject above 0",
         ),
-        (
-            json!({"denyPurge": true, "allowRollup": true}),
-            "denyPurge and allowRollup exclude",
-        ),
+        (json!({"denyPurge": true, "allowRollup": true}), "denyPurge and allowRollup exclude"),
         (
             json!({"preventDelete": true, "deletionPolicy": "Delete"}),
             "preventDelete: true contradicts deletionPolicy: Delete",
@@ -109,71 +78,30 @@ fn streams_that_are_refused_with_a_message_that_names_the_field() {
             json!({"preventUpdate": true, "updatePolicy": "Enforce"}),
             "preventUpdate: true contradicts updatePolicy: Enforce",
         ),
-        (
-            json!({"metadata": {"headwater.sync_mode": "noWait"}}),
-            "metadata keys starting with",
-        ),
-        (
-            json!({"metadata": {"_nats.level": "1"}}),
-            "metadata keys starting with",
-        ),
+        (json!({"metadata": {"headwater.sync_mode": "noWait"}}), "metadata keys starting with"),
+        (json!({"metadata": {"_nats.level": "1"}}), "metadata keys starting with"),
     ] {
         let verdict = created("s", &spec);
         assert!(verdict.contains(expected), "{spec}: {verdict:?}");
     }
     let verdict = created("a.b", &json!({}));
-    assert!(
-        verdict.contains("spec.name is required when metadata.name contains a dot"),
-        "{verdict}"
-    );
+    assert!(verdict.contains("spec.name is required when metadata.name contains a dot"), "{verdict}");
 }
 
 #[test]
 fn what_may_change_and_what_may_not() {
     for (old, new, expected) in [
-        (
-            json!({}),
-            json!({"storage": "memory"}),
-            "storage is immutable",
-        ),
-        (
-            json!({"storage": "memory"}),
-            json!({}),
-            "storage is immutable",
-        ),
+        (json!({}), json!({"storage": "memory"}), "storage is immutable"),
+        (json!({"storage": "memory"}), json!({}), "storage is immutable"),
         (json!({}), json!({"storage": "file"}), ""),
-        (
-            json!({}),
-            json!({"name": "other"}),
-            "spec.name is immutable",
-        ),
-        (
-            json!({"name": "other"}),
-            json!({}),
-            "spec.name is immutable",
-        ),
+        (json!({}), json!({"name": "other"}), "spec.name is immutable"),
+        (json!({"name": "other"}), json!({}), "spec.name is immutable"),
         (json!({}), json!({"name": "s"}), ""),
-        (
-            json!({}),
-            json!({"clusterRef": {"name": "other"}}),
-            "clusterRef.name is immutable",
-        ),
+        (json!({}), json!({"clusterRef": {"name": "other"}}), "clusterRef.name is immutable"),
         (json!({}), json!({"clusterRef": {"name": "headwater"}}), ""),
-        (
-            json!({"denyDelete": true}),
-            json!({}),
-            "denyDelete cannot be taken back",
-        ),
-        (
-            json!({"denyPurge": true}),
-            json!({"denyPurge": false}),
-            "denyPurge cannot be taken back",
-        ),
-        (
-            json!({}),
-            json!({"denyPurge": true, "denyDelete": true}),
-            "",
-        ),
+        (json!({"denyDelete": true}), json!({}), "denyDelete cannot be taken back"),
+        (json!({"denyPurge": true}), json!({"denyPurge": false}), "denyPurge cannot be taken back"),
+        (json!({}), json!({"denyPurge": true, "denyDelete": true}), ""),
         (
             json!({"allowAsyncFlush": true, "syncMode": "always"}),
             json!({"allowAsyncFlush": false, "syncMode": "noWait"}),

@@ -1,9 +1,6 @@
 //! The generated CRDs: the files in the repository, and properties every schema here must have.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "reads the files it compares, which are no data"
-)]
+#![expect(clippy::disallowed_methods, reason = "reads the files it compares, which are no data")]
 
 use std::path::Path;
 
@@ -18,17 +15,12 @@ fn root() -> std::path::PathBuf {
 fn the_files_are_what_the_types_say() {
     for crd in crd::all() {
         let name = crd::file_name(&crd);
-        for (folder, expected) in [
-            ("crds/yaml", crd::yaml(&crd)),
-            ("charts/headwater-crds/templates", crd::template(&crd)),
-        ] {
+        for (folder, expected) in
+            [("crds/yaml", crd::yaml(&crd)), ("charts/headwater-crds/templates", crd::template(&crd))]
+        {
             let path = root().join(folder).join(&name);
             let found = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(
-                found == expected,
-                "{} is out of date: cargo run -p headwater-crds --bin crdgen",
-                path.display()
-            );
+            assert!(found == expected, "{} is out of date: cargo run -p headwater-crds --bin crdgen", path.display());
         }
     }
 }
@@ -42,25 +34,11 @@ fn names_are_what_people_type() {
     assert_eq!(stream["spec"]["scope"], "Namespaced");
     let columns = |version: &Value| -> Vec<String> {
         let columns = version["additionalPrinterColumns"].as_array().unwrap();
-        columns
-            .iter()
-            .map(|c| c["name"].as_str().unwrap().to_owned())
-            .collect()
+        columns.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(
         columns(&stream["spec"]["versions"][0]),
-        [
-            "Ready",
-            "Status",
-            "Async",
-            "Sync",
-            "Leader",
-            "PersistLag",
-            "Age",
-            "Name-On-Server",
-            "Subjects",
-            "Replicas"
-        ]
+        ["Ready", "Status", "Async", "Sync", "Leader", "PersistLag", "Age", "Name-On-Server", "Subjects", "Replicas"]
     );
     let cluster = serde_json::to_value(crd::cluster()).unwrap();
     assert_eq!(cluster["metadata"]["name"], "streamclusters.headwater.dev");
@@ -71,13 +49,9 @@ fn names_are_what_people_type() {
 fn an_object_nobody_looked_at_is_not_done() {
     for crd in crd::all() {
         let crd = serde_json::to_value(crd).unwrap();
-        let status =
-            &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+        let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
         let first = &status["default"]["conditions"][0];
-        assert_eq!(
-            (&first["type"], &first["status"]),
-            (&json!("Ready"), &json!("Unknown"))
-        );
+        assert_eq!((&first["type"], &first["status"]), (&json!("Ready"), &json!("Unknown")));
     }
 }
 
@@ -92,13 +66,7 @@ fn only_the_cluster_has_a_default_in_the_spec() {
         }
     });
     defaults.sort();
-    assert_eq!(
-        defaults,
-        [
-            r#"spec.clusterRef.name="headwater""#,
-            r#"spec.clusterRef={"name":"headwater"}"#,
-        ]
-    );
+    assert_eq!(defaults, [r#"spec.clusterRef.name="headwater""#, r#"spec.clusterRef={"name":"headwater"}"#,]);
     assert_eq!(spec.get("required"), None);
 }
 
@@ -112,9 +80,7 @@ fn everything_in_a_spec_is_bounded() {
             let bounded = match node["type"].as_str() {
                 Some("string") => node.get("maxLength").is_some() || node.get("enum").is_some(),
                 Some("array") => node.get("maxItems").is_some(),
-                Some("object") if node.get("additionalProperties").is_some() => {
-                    node.get("maxProperties").is_some()
-                }
+                Some("object") if node.get("additionalProperties").is_some() => node.get("maxProperties").is_some(),
                 Some("integer") => node.get("minimum").is_some(),
                 _ => true,
             };
@@ -129,18 +95,11 @@ fn everything_in_a_spec_is_bounded() {
 fn formats_are_those_kubernetes_knows() {
     for crd in crd::all() {
         let crd = serde_json::to_value(crd).unwrap();
-        walk(
-            &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
-            "",
-            &mut |path, node| {
-                if let Some(format) = node.get("format").and_then(Value::as_str) {
-                    assert!(
-                        ["int32", "int64", "date-time"].contains(&format),
-                        "{path}: {format}"
-                    );
-                }
-            },
-        );
+        walk(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut |path, node| {
+            if let Some(format) = node.get("format").and_then(Value::as_str) {
+                assert!(["int32", "int64", "date-time"].contains(&format), "{path}: {format}");
+            }
+        });
     }
 }
 
@@ -152,19 +111,13 @@ fn the_examples_are_what_they_claim() {
     assert_eq!(stream.spec.allow_async_flush, Some(true));
     assert_eq!(stream.spec.subjects, Some(vec!["orders.>".to_owned()]));
     let cluster: StreamCluster = serde_yaml::from_str(&read("external-cluster.yaml")).unwrap();
-    assert_eq!(
-        cluster.metadata.name.as_deref(),
-        Some(headwater_crds::DEFAULT_CLUSTER)
-    );
+    assert_eq!(cluster.metadata.name.as_deref(), Some(headwater_crds::DEFAULT_CLUSTER));
     assert_eq!(cluster.spec.external.unwrap().admin_urls.len(), 3);
 }
 
 #[test]
 fn a_status_with_nothing_known_is_empty() {
-    assert_eq!(
-        serde_json::to_value(StreamStatus::default()).unwrap(),
-        json!({})
-    );
+    assert_eq!(serde_json::to_value(StreamStatus::default()).unwrap(), json!({}));
 }
 
 fn walk(node: &Value, path: &str, see: &mut impl FnMut(&str, &Value)) {

@@ -29,23 +29,11 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit_and_spread_by_a_tenth() {
-        for (failures, seconds) in [
-            (0, 1),
-            (1, 1),
-            (2, 2),
-            (5, 16),
-            (9, 256),
-            (10, 300),
-            (u32::MAX, 300),
-        ] {
+        for (failures, seconds) in [(0, 1), (1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let pause = after(failures, "uid").as_millis();
-            assert!(
-                (seconds * 900..=seconds * 1100).contains(&pause),
-                "{failures}: {pause} ms"
-            );
+            assert!((seconds * 900..=seconds * 1100).contains(&pause), "{failures}: {pause} ms");
         }
-        let pauses: std::collections::HashSet<_> =
-            (0..100).map(|n| spread(FIRST, &n.to_string())).collect();
+        let pauses: std::collections::HashSet<_> = (0..100).map(|n| spread(FIRST, &n.to_string())).collect();
         assert!(pauses.len() > 10);
     }
 }

@@ -27,34 +27,19 @@ pub(crate) enum Command {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct RunArgs {
     /// Namespace to watch, or `all`
-    #[arg(
-        long,
-        env = "HEADWATER_NAMESPACE",
-        default_value = "all",
-        value_name = "NS|all"
-    )]
+    #[arg(long, env = "HEADWATER_NAMESPACE", default_value = "all", value_name = "NS|all")]
     pub(crate) namespace: String,
     /// Namespace of the leader-election Lease (default: the watched namespace, else the one the operator runs in)
     #[arg(long, env = "HEADWATER_LEASE_NAMESPACE", value_name = "NS")]
     pub(crate) lease_namespace: Option<String>,
     /// Address of /healthz, /readyz and /metrics
-    #[arg(
-        long,
-        env = "HEADWATER_HTTP",
-        default_value = "127.0.0.1:9090",
-        value_name = "ADDR"
-    )]
+    #[arg(long, env = "HEADWATER_HTTP", default_value = "127.0.0.1:9090", value_name = "ADDR")]
     pub(crate) http: String,
     /// Name of this process in the Lease and in events (default: host name, process id and start time)
     #[arg(long, env = "HEADWATER_IDENTITY", value_name = "NAME")]
     pub(crate) identity: Option<String>,
     /// How often an object at rest is compared with its cluster, in seconds (5 to 3600)
-    #[arg(
-        long,
-        env = "HEADWATER_RESYNC_SECONDS",
-        default_value = "20",
-        value_name = "SECONDS"
-    )]
+    #[arg(long, env = "HEADWATER_RESYNC_SECONDS", default_value = "20", value_name = "SECONDS")]
     pub(crate) resync_seconds: String,
     /// Log as text or as one JSON object a line
     #[arg(long, env = "HEADWATER_LOG_FORMAT", default_value = "text")]
@@ -99,27 +84,17 @@ impl RunArgs {
             check_label(name, "--lease-namespace", &mut problems);
         }
         let http = self.http.parse::<SocketAddr>().unwrap_or_else(|_| {
-            problems.push(format!(
-                "--http: {:?} is not an address such as 127.0.0.1:9090",
-                self.http
-            ));
+            problems.push(format!("--http: {:?} is not an address such as 127.0.0.1:9090", self.http));
             SocketAddr::from(([127, 0, 0, 1], 0))
         });
         let identity = self.identity.clone().unwrap_or_else(default_identity);
-        if identity.is_empty()
-            || identity.len() > 128
-            || identity
-                .chars()
-                .any(|c| c.is_control() || c.is_whitespace())
+        if identity.is_empty() || identity.len() > 128 || identity.chars().any(|c| c.is_control() || c.is_whitespace())
         {
             problems.push("--identity: must be 1 to 128 characters without spaces".to_owned());
         }
         let resync_s = self.resync_seconds.parse::<u64>().unwrap_or(0);
         if !(5..=3600).contains(&resync_s) {
-            problems.push(format!(
-                "--resync-seconds: {:?} is not a whole number from 5 to 3600",
-                self.resync_seconds
-            ));
+            problems.push(format!("--resync-seconds: {:?} is not a whole number from 5 to 3600", self.resync_seconds));
         }
         if problems.is_empty() {
             Ok(Settings {
@@ -141,22 +116,14 @@ fn check_label(name: &str, flag: &str, problems: &mut Vec<String>) {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     let edge = |c: Option<&u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     let bytes = name.as_bytes();
-    if bytes.len() > 63
-        || !bytes.iter().all(|c| inner(*c))
-        || !edge(bytes.first())
-        || !edge(bytes.last())
-    {
-        problems.push(format!(
-            "{flag}: {name:?} is not a namespace name (lower-case letters, digits and '-', at most 63)"
-        ));
+    if bytes.len() > 63 || !bytes.iter().all(|c| inner(*c)) || !edge(bytes.first()) || !edge(bytes.last()) {
+        problems
+            .push(format!("{flag}: {name:?} is not a namespace name (lower-case letters, digits and '-', at most 63)"));
     }
 }
 
 /// Unique per process start, so that a restarted operator never takes its predecessor's Lease for its own.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the host's name is read once at start, before any runtime"
-)]
+#[expect(clippy::disallowed_methods, reason = "the host's name is read once at start, before any runtime")]
 fn default_identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
@@ -186,31 +153,13 @@ mod tests {
         bad.lease_namespace = Some("-x".to_owned());
         bad.identity = Some("two words".to_owned());
         let problems = bad.validate().unwrap_err();
-        let flags: Vec<_> = problems
-            .iter()
-            .map(|p| p.split(':').next().unwrap())
-            .collect();
-        assert_eq!(
-            flags,
-            [
-                "--namespace",
-                "--lease-namespace",
-                "--http",
-                "--identity",
-                "--resync-seconds"
-            ]
-        );
+        let flags: Vec<_> = problems.iter().map(|p| p.split(':').next().unwrap()).collect();
+        assert_eq!(flags, ["--namespace", "--lease-namespace", "--http", "--identity", "--resync-seconds"]);
     }
 
     #[test]
     fn all_means_every_namespace_and_a_name_means_that_one() {
-        assert_eq!(
-            args("all", "127.0.0.1:1", "20")
-                .validate()
-                .unwrap()
-                .namespace,
-            None
-        );
+        assert_eq!(args("all", "127.0.0.1:1", "20").validate().unwrap().namespace, None);
         let one = args("team-a", "[::1]:1", "20").validate().unwrap();
         assert_eq!(one.namespace.as_deref(), Some("team-a"));
     }

@@ -52,10 +52,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
         .default_backoff()
         .reflect(writer)
         .applied_objects()
-        .predicate_filter(
-            predicates::generation,
-            kube_runtime::PredicateConfig::default(),
-        );
+        .predicate_filter(predicates::generation, kube_runtime::PredicateConfig::default());
     Controller::for_stream(objects, reader)
         .with_config(Config::default().concurrency(CONCURRENCY))
         .graceful_shutdown_on(until_stopped(stop))
@@ -73,26 +70,16 @@ async fn reconcile(cluster: Arc<Guarded>, context: Arc<Context>) -> Result<Actio
         Ok(cluster) => cluster,
         Err(invalid) => {
             warn!(cluster = %cluster.name_any(), error = %invalid.error, "cannot read this StreamCluster; is the operator older than the CRD?");
-            context
-                .metrics
-                .reconciled(Kind::StreamCluster, Outcome::Stalled, Duration::ZERO);
+            context.metrics.reconciled(Kind::StreamCluster, Outcome::Stalled, Duration::ZERO);
             return Ok(Action::requeue(context.resync));
         }
     };
     let started = Instant::now();
-    let outcome = timeout(DEADLINE, look(&context, cluster))
-        .await
-        .map_err(|_| Failure::Deadline)??;
-    context
-        .metrics
-        .reconciled(Kind::StreamCluster, outcome, started.elapsed());
+    let outcome = timeout(DEADLINE, look(&context, cluster)).await.map_err(|_| Failure::Deadline)??;
+    context.metrics.reconciled(Kind::StreamCluster, outcome, started.elapsed());
     let uid = cluster.uid().unwrap_or_default();
     context.note(&uid, |note| note.failures = 0);
-    let pause = if outcome == Outcome::Settled {
-        AT_REST
-    } else {
-        IN_MOTION
-    };
+    let pause = if outcome == Outcome::Settled { AT_REST } else { IN_MOTION };
     Ok(Action::requeue(backoff::spread(pause, &uid)))
 }
 
@@ -107,13 +94,7 @@ async fn look(context: &Context, cluster: &StreamCluster) -> kube_client::Result
     }
     let generation = cluster.metadata.generation.unwrap_or(0);
     let published = cluster.status.as_ref();
-    let computed = cluster_status::report(
-        generation,
-        &sight.answers,
-        sight.token.as_ref().copied(),
-        published,
-        now(),
-    );
+    let computed = cluster_status::report(generation, &sight.answers, sight.token.as_ref().copied(), published, now());
     let outcome = outcome(&computed);
     publish(context, cluster, computed).await?;
     Ok(outcome)
@@ -133,17 +114,10 @@ fn outcome(status: &StreamClusterStatus) -> Outcome {
     }
 }
 
-async fn publish(
-    context: &Context,
-    cluster: &StreamCluster,
-    computed: StreamClusterStatus,
-) -> kube_client::Result<()> {
+async fn publish(context: &Context, cluster: &StreamCluster, computed: StreamClusterStatus) -> kube_client::Result<()> {
     let published = cluster.status.clone().unwrap_or_default();
     let uid = cluster.uid().unwrap_or_default();
-    let recently = context.note(&uid, |note| {
-        note.status_written
-            .is_some_and(|at| at.elapsed() < WORDING_PAUSE)
-    });
+    let recently = context.note(&uid, |note| note.status_written.is_some_and(|at| at.elapsed() < WORDING_PAUSE));
     if published == computed || (!cluster_status::differs(&published, &computed) && recently) {
         return Ok(());
     }
@@ -155,24 +129,14 @@ async fn publish(
         let Some(before) = before.filter(|before| before.reachable != node.reachable) else {
             continue;
         };
-        let name = node
-            .name
-            .as_deref()
-            .or(before.name.as_deref())
-            .unwrap_or(&node.url);
+        let name = node.name.as_deref().or(before.name.as_deref()).unwrap_or(&node.url);
         let (reason, note) = if node.reachable {
             (Reason::NodeReachable, format!("{name} answers again"))
         } else {
             let why = node.message.as_deref().unwrap_or_default();
-            (
-                Reason::NodeUnreachable,
-                format!("{name} does not answer: {why}"),
-            )
+            (Reason::NodeUnreachable, format!("{name} does not answer: {why}"))
         };
-        context
-            .events
-            .publish(&cluster.object_ref(&()), reason, note)
-            .await;
+        context.events.publish(&cluster.object_ref(&()), reason, note).await;
     }
     Ok(())
 }
@@ -183,9 +147,7 @@ fn after_failure(cluster: Arc<Guarded>, failure: &Failure, context: Arc<Context>
         note.failures = note.failures.saturating_add(1);
         note.failures
     });
-    context
-        .metrics
-        .reconciled(Kind::StreamCluster, Outcome::Error, Duration::ZERO);
+    context.metrics.reconciled(Kind::StreamCluster, Outcome::Error, Duration::ZERO);
     let pause = backoff::after(failures, &uid);
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     match failure {

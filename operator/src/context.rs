@@ -47,16 +47,7 @@ impl Context {
         namespace: Option<String>,
         resync: Duration,
     ) -> Self {
-        Self {
-            client,
-            observatory,
-            events,
-            metrics,
-            tenure,
-            namespace,
-            resync,
-            notes: Notes::default(),
-        }
+        Self { client, observatory, events, metrics, tenure, namespace, resync, notes: Notes::default() }
     }
 
     /// The watched objects of a kind.

@@ -90,21 +90,11 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(client: Client, identity: &str) -> Self {
-        let reporter = Reporter {
-            controller: "headwater-operator".to_owned(),
-            instance: Some(identity.to_owned()),
-        };
-        Self {
-            recorder: Recorder::new(client, reporter),
-        }
+        let reporter = Reporter { controller: "headwater-operator".to_owned(), instance: Some(identity.to_owned()) };
+        Self { recorder: Recorder::new(client, reporter) }
     }
 
-    pub(crate) async fn publish(
-        &self,
-        about: &ObjectReference,
-        reason: Reason,
-        note: impl Into<String>,
-    ) {
+    pub(crate) async fn publish(&self, about: &ObjectReference, reason: Reason, note: impl Into<String>) {
         let event = Event {
             type_: reason.kind(),
             reason: reason.text().to_owned(),
@@ -121,10 +111,7 @@ impl Events {
 /// Cuts at a character boundary.
 fn shortened(mut note: String) -> String {
     if note.len() > NOTE_BYTES_MAX {
-        let end = (0..=NOTE_BYTES_MAX - 3)
-            .rev()
-            .find(|at| note.is_char_boundary(*at))
-            .unwrap_or(0);
+        let end = (0..=NOTE_BYTES_MAX - 3).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0);
         note.truncate(end);
         note.push_str("...");
     }

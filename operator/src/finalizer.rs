@@ -57,11 +57,7 @@ pub(crate) fn decide(stream: &Stream, cluster: ClusterObject) -> Finality {
         Finality::Leave
     } else if !deletes {
         Finality::Remove(Release::Retained)
-    } else if stream
-        .annotations()
-        .get(FORCE_FINALIZE_ANNOTATION)
-        .is_some_and(|value| value == "true")
-    {
+    } else if stream.annotations().get(FORCE_FINALIZE_ANNOTATION).is_some_and(|value| value == "true") {
         Finality::Remove(Release::Forced)
     } else if cluster == ClusterObject::Gone {
         Finality::Remove(Release::ClusterGone)
@@ -72,10 +68,7 @@ pub(crate) fn decide(stream: &Stream, cluster: ClusterObject) -> Finality {
 
 /// Whether our finalizer is on the object.
 pub(crate) fn holds(stream: &Stream) -> bool {
-    stream
-        .finalizers()
-        .iter()
-        .any(|name| name == STREAM_FINALIZER)
+    stream.finalizers().iter().any(|name| name == STREAM_FINALIZER)
 }
 
 #[cfg(test)]
@@ -109,49 +102,18 @@ mod tests {
             ("Retain", false, false, false, Present, Finality::Keep),
             ("Retain", true, false, false, Present, Finality::Drop),
             ("Retain", false, true, false, Present, Finality::Leave),
-            (
-                "Retain",
-                true,
-                true,
-                false,
-                Present,
-                Finality::Remove(Release::Retained),
-            ),
-            (
-                "Retain",
-                true,
-                true,
-                true,
-                Gone,
-                Finality::Remove(Release::Retained),
-            ),
+            ("Retain", true, true, false, Present, Finality::Remove(Release::Retained)),
+            ("Retain", true, true, true, Gone, Finality::Remove(Release::Retained)),
             ("Delete", false, false, false, Gone, Finality::Add),
             ("Delete", true, false, true, Gone, Finality::Keep),
             ("Delete", true, true, false, Present, Finality::Delete),
-            (
-                "Delete",
-                true,
-                true,
-                false,
-                Gone,
-                Finality::Remove(Release::ClusterGone),
-            ),
-            (
-                "Delete",
-                true,
-                true,
-                true,
-                Present,
-                Finality::Remove(Release::Forced),
-            ),
+            ("Delete", true, true, false, Gone, Finality::Remove(Release::ClusterGone)),
+            ("Delete", true, true, true, Present, Finality::Remove(Release::Forced)),
             ("Delete", false, true, false, Present, Finality::Leave),
         ];
         for (policy, held, deleting, forced, cluster, decision) in table {
             let found = decide(&stream(policy, held, deleting, forced), cluster);
-            assert_eq!(
-                found, decision,
-                "{policy} held={held} deleting={deleting} forced={forced} {cluster:?}"
-            );
+            assert_eq!(found, decision, "{policy} held={held} deleting={deleting} forced={forced} {cluster:?}");
         }
     }
 }

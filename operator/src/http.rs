@@ -23,10 +23,7 @@ pub(crate) struct Probes {
 
 impl Probes {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        Self {
-            ready: AtomicBool::new(false),
-            metrics,
-        }
+        Self { ready: AtomicBool::new(false), metrics }
     }
 
     pub(crate) fn set_ready(&self, ready: bool) {
@@ -60,23 +57,13 @@ async fn readyz(State(probes): State<Arc<Probes>>) -> Response {
     if probes.ready.load(Ordering::Relaxed) {
         "ok\n".into_response()
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the Kubernetes API has not answered yet\n",
-        )
-            .into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "the Kubernetes API has not answered yet\n").into_response()
     }
 }
 
 async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
     match probes.metrics.text() {
-        Ok(text) => (
-            [(
-                header::CONTENT_TYPE,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            text,
-        )
+        Ok(text) => ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
             .into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

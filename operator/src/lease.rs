@@ -58,18 +58,12 @@ struct Sighting {
 impl Sighting {
     fn of(lease: &Lease, default_duration: Duration) -> Self {
         let spec = lease.spec.as_ref();
-        let seconds = spec
-            .and_then(|s| s.lease_duration_seconds)
-            .and_then(|s| u64::try_from(s).ok());
+        let seconds = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
         Self {
-            holder: spec
-                .and_then(|s| s.holder_identity.clone())
-                .unwrap_or_default(),
+            holder: spec.and_then(|s| s.holder_identity.clone()).unwrap_or_default(),
             renewed: spec.and_then(|s| s.renew_time.clone()),
             transitions: spec.and_then(|s| s.lease_transitions).unwrap_or(0),
-            duration: seconds
-                .filter(|s| *s > 0)
-                .map_or(default_duration, Duration::from_secs),
+            duration: seconds.filter(|s| *s > 0).map_or(default_duration, Duration::from_secs),
         }
     }
 }
@@ -106,20 +100,14 @@ pub(crate) struct Tenure {
 
 impl Tenure {
     fn new(renewed: Instant, timing: Timing) -> Self {
-        let tenure = Self {
-            started: renewed,
-            valid_until_ms: Arc::new(AtomicU64::new(0)),
-        };
+        let tenure = Self { started: renewed, valid_until_ms: Arc::new(AtomicU64::new(0)) };
         tenure.extend(renewed, timing);
         tenure
     }
 
     fn extend(&self, renewed: Instant, timing: Timing) {
         let until = renewed.duration_since(self.started) + timing.renew_deadline;
-        self.valid_until_ms.store(
-            u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
-            Ordering::Relaxed,
-        );
+        self.valid_until_ms.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// True while the last renewal is younger than the renew deadline.
@@ -148,12 +136,7 @@ pub(crate) struct Held {
 impl Elector {
     /// `api` must come from a client without automatic retries: a retried renewal outlives its deadline.
     pub(crate) fn new(api: Api<Lease>, name: &str, me: &str, timing: Timing) -> Self {
-        Self {
-            api,
-            name: name.to_owned(),
-            me: me.to_owned(),
-            timing,
-        }
+        Self { api, name: name.to_owned(), me: me.to_owned(), timing }
     }
 
     /// Waits until the Lease is ours.
@@ -165,12 +148,7 @@ impl Elector {
             match timeout(self.timing.renew_deadline, self.try_acquire(&mut view)).await {
                 Ok(Ok(Attempt::Got(lease))) => {
                     let tenure = Tenure::new(started, self.timing);
-                    return Held {
-                        elector: self,
-                        lease: *lease,
-                        renewed: started,
-                        tenure,
-                    };
+                    return Held { elector: self, lease: *lease, renewed: started, tenure };
                 }
                 Ok(Ok(Attempt::HeldBy(holder))) => {
                     if holder != waiting_for {
@@ -195,10 +173,7 @@ impl Elector {
     async fn try_acquire(&self, view: &mut View) -> kube_client::Result<Attempt> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else {
             let lease = Lease {
-                metadata: ObjectMeta {
-                    name: Some(self.name.clone()),
-                    ..ObjectMeta::default()
-                },
+                metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
                 spec: Some(self.claim(0)),
             };
             let made = self.api.create(&PostParams::default(), &lease).await?;
@@ -210,10 +185,7 @@ impl Elector {
         }
         lease.spec = Some(self.claim(seen.transitions.saturating_add(1)));
         // The resource version travels with the object, so a rival's write in between makes this a conflict.
-        let taken = self
-            .api
-            .replace(&self.name, &PostParams::default(), &lease)
-            .await?;
+        let taken = self.api.replace(&self.name, &PostParams::default(), &lease).await?;
         Ok(Attempt::Got(Box::new(taken)))
     }
 
@@ -221,9 +193,7 @@ impl Elector {
         let now = MicroTime(jiff::Timestamp::now());
         LeaseSpec {
             holder_identity: Some(self.me.clone()),
-            lease_duration_seconds: Some(
-                i32::try_from(self.timing.duration.as_secs()).unwrap_or(i32::MAX),
-            ),
+            lease_duration_seconds: Some(i32::try_from(self.timing.duration.as_secs()).unwrap_or(i32::MAX)),
             acquire_time: Some(now.clone()),
             renew_time: Some(now),
             lease_transitions: Some(transitions),
@@ -240,11 +210,7 @@ enum Attempt {
 impl Held {
     /// Number of times that the Lease changed hands.
     pub(crate) fn transitions(&self) -> i32 {
-        self.lease
-            .spec
-            .as_ref()
-            .and_then(|s| s.lease_transitions)
-            .unwrap_or(0)
+        self.lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0)
     }
 
     pub(crate) fn tenure(&self) -> Tenure {
@@ -257,9 +223,7 @@ impl Held {
         loop {
             sleep(timing.retry).await;
             let started = Instant::now();
-            let left = timing
-                .renew_deadline
-                .saturating_sub(started.duration_since(self.renewed));
+            let left = timing.renew_deadline.saturating_sub(started.duration_since(self.renewed));
             match timeout(left, self.renew()).await {
                 Ok(Ok(None)) => {
                     self.renewed = started;
@@ -271,10 +235,7 @@ impl Held {
             }
             let waited = Instant::now().duration_since(self.renewed);
             if waited >= timing.renew_deadline {
-                return Lost::NotRenewed {
-                    waited_ms: waited.as_millis(),
-                    limit_ms: timing.renew_deadline.as_millis(),
-                };
+                return Lost::NotRenewed { waited_ms: waited.as_millis(), limit_ms: timing.renew_deadline.as_millis() };
             }
         }
     }
@@ -286,10 +247,7 @@ impl Held {
         if let Some(spec) = &mut next.spec {
             spec.renew_time = Some(MicroTime(jiff::Timestamp::now()));
         }
-        match api
-            .replace(&self.elector.name, &PostParams::default(), &next)
-            .await
-        {
+        match api.replace(&self.elector.name, &PostParams::default(), &next).await {
             Ok(lease) => {
                 self.lease = lease;
                 Ok(None)
@@ -318,10 +276,7 @@ impl Held {
             spec.renew_time = Some(MicroTime(jiff::Timestamp::now()));
         }
         let params = PostParams::default();
-        let replace = self
-            .elector
-            .api
-            .replace(&self.elector.name, &params, &self.lease);
+        let replace = self.elector.api.replace(&self.elector.name, &params, &self.lease);
         match timeout(self.elector.timing.retry, replace).await {
             Ok(Ok(_)) => info!(lease = %self.elector.name, "lease released"),
             Ok(Err(error)) => warn!(%error, "lease not released; a successor waits for its expiry"),
@@ -343,12 +298,7 @@ mod tests {
     use super::*;
 
     fn sighting(holder: &str, transitions: i32) -> Sighting {
-        Sighting {
-            holder: holder.to_owned(),
-            renewed: None,
-            transitions,
-            duration: Duration::from_secs(15),
-        }
+        Sighting { holder: holder.to_owned(), renewed: None, transitions, duration: Duration::from_secs(15) }
     }
 
     #[tokio::test(start_paused = true)]

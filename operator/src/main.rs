@@ -47,27 +47,18 @@ fn main() -> ExitCode {
 
 /// Both CRDs as one YAML text.
 fn crds() -> String {
-    let documents: Vec<String> = headwater_crds::crd::all()
-        .iter()
-        .map(headwater_crds::crd::yaml)
-        .collect();
+    let documents: Vec<String> = headwater_crds::crd::all().iter().map(headwater_crds::crd::yaml).collect();
     documents.join("---\n")
 }
 
 fn run_until_stopped(settings: &Settings) -> ExitCode {
     start_log(settings.log_format);
     // Both HTTP clients take the process-wide provider; a second installation would fail, and there is none before.
-    if rustls::crypto::ring::default_provider()
-        .install_default()
-        .is_err()
-    {
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
         complain("a TLS provider was installed already");
         return ExitCode::FAILURE;
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             complain(&format!("cannot start: {error}"));

@@ -102,11 +102,7 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("headwater_operator");
         let reconciles = Family::<ReconcileLabels, Counter>::default();
-        registry.register(
-            "reconciles",
-            "Reconciles by kind and outcome",
-            reconciles.clone(),
-        );
+        registry.register("reconciles", "Reconciles by kind and outcome", reconciles.clone());
         let reconcile_seconds = Family::<KindLabel, Histogram>::new_with_constructor(seconds);
         registry.register_with_unit(
             "reconcile_duration",
@@ -115,47 +111,23 @@ impl Metrics {
             reconcile_seconds.clone(),
         );
         let status_writes = Family::<KindLabel, Counter>::default();
-        registry.register(
-            "status_writes",
-            "Writes of an object's status",
-            status_writes.clone(),
-        );
+        registry.register("status_writes", "Writes of an object's status", status_writes.clone());
         let node_calls = Family::<NodeCallLabels, Counter>::default();
-        registry.register(
-            "node_calls",
-            "Calls to nodes' admin API",
-            node_calls.clone(),
-        );
+        registry.register("node_calls", "Calls to nodes' admin API", node_calls.clone());
         let leader = Gauge::default();
-        registry.register(
-            "leader",
-            "1 while this process holds the lease",
-            leader.clone(),
-        );
+        registry.register("leader", "1 while this process holds the lease", leader.clone());
         let lease_transitions = Gauge::default();
         registry.register(
             "lease_transitions",
             "How often the lease had changed hands when this process took it",
             lease_transitions.clone(),
         );
-        Self {
-            registry,
-            reconciles,
-            reconcile_seconds,
-            status_writes,
-            node_calls,
-            leader,
-            lease_transitions,
-        }
+        Self { registry, reconciles, reconcile_seconds, status_writes, node_calls, leader, lease_transitions }
     }
 
     pub(crate) fn reconciled(&self, kind: Kind, outcome: Outcome, took: Duration) {
-        self.reconciles
-            .get_or_create(&ReconcileLabels { kind, outcome })
-            .inc();
-        self.reconcile_seconds
-            .get_or_create(&KindLabel { kind })
-            .observe(took.as_secs_f64());
+        self.reconciles.get_or_create(&ReconcileLabels { kind, outcome }).inc();
+        self.reconcile_seconds.get_or_create(&KindLabel { kind }).observe(took.as_secs_f64());
     }
 
     pub(crate) fn status_written(&self, kind: Kind) {
@@ -164,9 +136,7 @@ impl Metrics {
 
     pub(crate) fn node_called(&self, call: NodeCall, ok: bool) {
         let ok = if ok { Answered::Yes } else { Answered::No };
-        self.node_calls
-            .get_or_create(&NodeCallLabels { call, ok })
-            .inc();
+        self.node_calls.get_or_create(&NodeCallLabels { call, ok }).inc();
     }
 
     pub(crate) fn leading(&self, transitions: i32) {

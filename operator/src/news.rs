@@ -2,8 +2,7 @@
 
 use headwater_crds::conditions::find;
 use headwater_crds::{
-    Condition, ConditionStatus, ConditionType, FORCE_FINALIZE_ANNOTATION, FlushMode, ReplicaPhase,
-    StreamStatus,
+    Condition, ConditionStatus, ConditionType, FORCE_FINALIZE_ANNOTATION, FlushMode, ReplicaPhase, StreamStatus,
 };
 use headwater_plan::{Now, Step, render};
 
@@ -12,11 +11,7 @@ use crate::events::Reason;
 /// The event of a step that was taken.
 ///
 /// An update of an object whose newest generation had been applied puts back what somebody else changed.
-pub(crate) fn of_step(
-    step: &Step,
-    published: Option<&StreamStatus>,
-    generation: i64,
-) -> (Reason, String) {
+pub(crate) fn of_step(step: &Step, published: Option<&StreamStatus>, generation: i64) -> (Reason, String) {
     let note = render::step(step);
     let reason = match step {
         Step::CreateStream { .. } => Reason::StreamCreated,
@@ -33,8 +28,7 @@ pub(crate) fn of_step(
 fn was_synced(published: Option<&StreamStatus>, generation: i64) -> bool {
     published.is_some_and(|status| {
         find(&status.conditions, ConditionType::ConfigSynced).is_some_and(|condition| {
-            condition.status == ConditionStatus::True
-                && condition.observed_generation == Some(generation)
+            condition.status == ConditionStatus::True && condition.observed_generation == Some(generation)
         })
     })
 }
@@ -43,8 +37,7 @@ fn was_synced(published: Option<&StreamStatus>, generation: i64) -> bool {
 pub(crate) fn between(old: &StreamStatus, new: &StreamStatus) -> Vec<(Reason, String)> {
     let mut news = Vec::new();
     if let Some(message) = became(old, new, ConditionType::Ready, ConditionStatus::False)
-        && reason_of(new, ConditionType::Ready)
-            == Some(headwater_crds::Reason::ClusterNotFound.as_str())
+        && reason_of(new, ConditionType::Ready) == Some(headwater_crds::Reason::ClusterNotFound.as_str())
     {
         news.push((Reason::ClusterNotFound, message));
     }
@@ -58,10 +51,7 @@ pub(crate) fn between(old: &StreamStatus, new: &StreamStatus) -> Vec<(Reason, St
         news.push((reason, message));
     }
     for replica in &new.replicas {
-        let before = old
-            .replicas
-            .iter()
-            .find(|before| before.node == replica.node);
+        let before = old.replicas.iter().find(|before| before.node == replica.node);
         let Some(before) = before.map(|before| before.phase) else {
             continue;
         };
@@ -72,33 +62,19 @@ pub(crate) fn between(old: &StreamStatus, new: &StreamStatus) -> Vec<(Reason, St
                 news.push((Reason::NodeUnreachable, format!("{}: {why}", replica.node)));
             }
             (ReplicaPhase::Unknown, phase) => {
-                news.push((
-                    Reason::NodeReachable,
-                    format!("{} answers: {}", replica.node, phase.as_str()),
-                ));
+                news.push((Reason::NodeReachable, format!("{} answers: {}", replica.node, phase.as_str())));
             }
             _ => {}
         }
     }
-    let draining = |status: &StreamStatus| {
-        status
-            .flush
-            .as_ref()
-            .is_some_and(|flush| flush.mode == FlushMode::Draining)
-    };
+    let draining = |status: &StreamStatus| status.flush.as_ref().is_some_and(|flush| flush.mode == FlushMode::Draining);
     if draining(new) && !draining(old) {
         let barrier = new.flush.as_ref().and_then(|flush| flush.barrier_index);
         let note = barrier.map_or_else(String::new, |barrier| format!(" up to index {barrier}"));
-        news.push((
-            Reason::FlushDraining,
-            format!("replicas persist what was written before{note}"),
-        ));
+        news.push((Reason::FlushDraining, format!("replicas persist what was written before{note}")));
     }
     if draining(old) && !draining(new) && new.flush.is_some() {
-        news.push((
-            Reason::FlushDrained,
-            "every replica persists before it confirms".to_owned(),
-        ));
+        news.push((Reason::FlushDrained, "every replica persists before it confirms".to_owned()));
     }
     let missing = headwater_crds::Reason::ReplicaMissing.as_str();
     if reason_of(new, ConditionType::Reconciling) == Some(missing)
@@ -117,16 +93,10 @@ pub(crate) fn between(old: &StreamStatus, new: &StreamStatus) -> Vec<(Reason, St
 }
 
 /// The condition's message, if it has that answer now and had another before.
-fn became(
-    old: &StreamStatus,
-    new: &StreamStatus,
-    kind: ConditionType,
-    answer: ConditionStatus,
-) -> Option<String> {
+fn became(old: &StreamStatus, new: &StreamStatus, kind: ConditionType, answer: ConditionStatus) -> Option<String> {
     let condition = find(&new.conditions, kind).filter(|condition| condition.status == answer)?;
     let before = find(&old.conditions, kind);
-    let same =
-        before.is_some_and(|before| before.status == answer && before.reason == condition.reason);
+    let same = before.is_some_and(|before| before.status == answer && before.reason == condition.reason);
     (!same).then(|| condition.message.clone())
 }
 
@@ -146,9 +116,7 @@ pub(crate) fn hold_deletion(
     published: Option<&StreamStatus>,
     now: Now,
 ) {
-    let old = published
-        .map(|published| published.conditions.as_slice())
-        .unwrap_or_default();
+    let old = published.map(|published| published.conditions.as_slice()).unwrap_or_default();
     let message = format!(
         "the stream's data cannot be deleted yet: {why}; annotate this object with {FORCE_FINALIZE_ANNOTATION}=true to let it go and leave the data"
     );
@@ -161,9 +129,7 @@ pub(crate) fn hold_deletion(
         old,
         &now.to_string(),
     );
-    status
-        .conditions
-        .retain(|condition| condition.r#type != held.r#type);
+    status.conditions.retain(|condition| condition.r#type != held.r#type);
     status.conditions.push(held);
 }
 
@@ -194,36 +160,16 @@ mod tests {
             condition("Stalled", "True", "Refused", "no"), condition("Recovered", "False", "ReplicaMissing", "n1"),
             condition("DurabilityInSync", "False", "Rolling", "n1"),
             condition("Reconciling", "True", "ReplicaMissing", "voter n1 does not answer")]}));
-        let reasons = |old, new| {
-            between(old, new)
-                .into_iter()
-                .map(|(reason, _)| reason)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            reasons(&fine, &lost),
-            [
-                Reason::Stalled,
-                Reason::NodeUnreachable,
-                Reason::RollBlocked
-            ]
-        );
+        let reasons = |old, new| between(old, new).into_iter().map(|(reason, _)| reason).collect::<Vec<_>>();
+        assert_eq!(reasons(&fine, &lost), [Reason::Stalled, Reason::NodeUnreachable, Reason::RollBlocked]);
         assert_eq!(reasons(&lost, &lost), []);
-        assert_eq!(
-            reasons(&lost, &fine),
-            [Reason::NodeReachable, Reason::Recovered]
-        );
+        assert_eq!(reasons(&lost, &fine), [Reason::NodeReachable, Reason::Recovered]);
     }
 
     #[test]
     fn an_update_is_drift_only_after_this_generation_was_applied() {
-        let step = Step::UpdateStream {
-            config: json!({}),
-            changes: Vec::new(),
-            generation: 4,
-        };
-        let synced =
-            status(json!({"conditions": [condition("ConfigSynced", "True", "InSync", "")]}));
+        let step = Step::UpdateStream { config: json!({}), changes: Vec::new(), generation: 4 };
+        let synced = status(json!({"conditions": [condition("ConfigSynced", "True", "InSync", "")]}));
         assert_eq!(of_step(&step, Some(&synced), 3).0, Reason::DriftCorrected);
         assert_eq!(of_step(&step, Some(&synced), 4).0, Reason::ConfigApplied);
         assert_eq!(of_step(&step, None, 3).0, Reason::ConfigApplied);
@@ -231,14 +177,12 @@ mod tests {
 
     #[test]
     fn a_held_deletion_names_the_annotation_that_ends_it() {
-        let mut held =
-            status(json!({"conditions": [condition("Reconciling", "True", "Deleting", "x")]}));
+        let mut held = status(json!({"conditions": [condition("Reconciling", "True", "Deleting", "x")]}));
         hold_deletion(&mut held, "nobody answers", 3, None, Now::from_unix_ms(0));
         let found = find(&held.conditions, ConditionType::Reconciling).unwrap();
         assert_eq!(held.conditions.len(), 1);
         assert!(
-            found.message.contains("headwater.dev/force-finalize=true")
-                && found.message.contains("nobody answers")
+            found.message.contains("headwater.dev/force-finalize=true") && found.message.contains("nobody answers")
         );
     }
 }

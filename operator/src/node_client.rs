@@ -45,11 +45,7 @@ pub(crate) enum NodeError {
     #[error("cannot reach {url}: {why}")]
     Unreachable { url: Url, why: String },
     #[error("refused ({status} {code}): {message}")]
-    Refused {
-        status: u16,
-        code: String,
-        message: String,
-    },
+    Refused { status: u16, code: String, message: String },
     #[error("{url} sent an answer that cannot be used: {why}")]
     Malformed { url: Url, why: String },
 }
@@ -80,8 +76,9 @@ impl NodeError {
             // Only a node says `not_found`; a bare 404 comes from something else at that address.
             (404, "not_found") => FailureClass::NotFound,
             (_, "stale_fence" | "stale_generation") => FailureClass::Overtaken,
-            (_, "fence_held" | "no_leader" | "not_leader" | "busy" | "timeout")
-            | (404 | 408 | 421 | 425 | 429, _) => FailureClass::Transient,
+            (_, "fence_held" | "no_leader" | "not_leader" | "busy" | "timeout") | (404 | 408 | 421 | 425 | 429, _) => {
+                FailureClass::Transient
+            }
             (400..=499, _) => FailureClass::Terminal,
             _ => FailureClass::Transient,
         }
@@ -124,21 +121,12 @@ impl NodeClient {
     }
 
     /// `GET /v1/streams/{account}/{name}`.
-    pub(crate) async fn stream(
-        &self,
-        node: &Endpoint,
-        account: &str,
-        name: &str,
-    ) -> Result<StreamReport, NodeError> {
+    pub(crate) async fn stream(&self, node: &Endpoint, account: &str, name: &str) -> Result<StreamReport, NodeError> {
         self.read(node, &["v1", "streams", account, name]).await
     }
 
     /// `POST /v1/fence`.
-    pub(crate) async fn fence(
-        &self,
-        node: &Endpoint,
-        ask: &FenceRequest,
-    ) -> Result<Fence, NodeError> {
+    pub(crate) async fn fence(&self, node: &Endpoint, ask: &FenceRequest) -> Result<Fence, NodeError> {
         self.change(node, Method::POST, &["v1", "fence"], ask).await
     }
 
@@ -158,21 +146,13 @@ impl NodeClient {
                 let path = ["v1", "streams", account, name, "durability", "step"];
                 self.change(node, Method::POST, &path, body).await?
             }
-            Request::Transfer(body) => {
-                self.change(node, Method::POST, &["v1", "leadership", "transfer"], body)
-                    .await?
-            }
+            Request::Transfer(body) => self.change(node, Method::POST, &["v1", "leadership", "transfer"], body).await?,
         };
         Ok(())
     }
 
-    async fn read<A: DeserializeOwned>(
-        &self,
-        node: &Endpoint,
-        path: &[&str],
-    ) -> Result<A, NodeError> {
-        self.call::<(), A>(node, Method::GET, path, None, READ_DEADLINE)
-            .await
+    async fn read<A: DeserializeOwned>(&self, node: &Endpoint, path: &[&str]) -> Result<A, NodeError> {
+        self.call::<(), A>(node, Method::GET, path, None, READ_DEADLINE).await
     }
 
     async fn change<B: Serialize + Sync, A: DeserializeOwned>(
@@ -182,8 +162,7 @@ impl NodeClient {
         path: &[&str],
         body: &B,
     ) -> Result<A, NodeError> {
-        self.call(node, method, path, Some(body), CHANGE_DEADLINE)
-            .await
+        self.call(node, method, path, Some(body), CHANGE_DEADLINE).await
     }
 
     async fn call<B: Serialize + Sync, A: DeserializeOwned>(
@@ -202,17 +181,10 @@ impl NodeClient {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let mut answer = request
-            .send()
-            .await
-            .map_err(|error| failure(&url, limit, &error))?;
+        let mut answer = request.send().await.map_err(|error| failure(&url, limit, &error))?;
         let status = answer.status();
         let mut bytes = Vec::new();
-        while let Some(chunk) = answer
-            .chunk()
-            .await
-            .map_err(|error| failure(&url, limit, &error))?
-        {
+        while let Some(chunk) = answer.chunk().await.map_err(|error| failure(&url, limit, &error))? {
             if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
                 let why = format!("longer than {ANSWER_BYTES_MAX} bytes");
                 return Err(NodeError::Malformed { url, why });
@@ -222,10 +194,7 @@ impl NodeClient {
         if status.is_success() {
             // An empty answer stands for JSON null, which is what `()` and `Option` read.
             let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-            serde_json::from_slice(text).map_err(|error| NodeError::Malformed {
-                url,
-                why: error.to_string(),
-            })
+            serde_json::from_slice(text).map_err(|error| NodeError::Malformed { url, why: error.to_string() })
         } else {
             Err(refusal(status, &bytes))
         }
@@ -240,10 +209,7 @@ fn joined(base: &Url, path: &[&str]) -> Result<Url, NodeError> {
             segments.pop_if_empty().extend(path);
         }
         Err(()) => {
-            return Err(NodeError::Malformed {
-                url: base.clone(),
-                why: "not an http address".to_owned(),
-            });
+            return Err(NodeError::Malformed { url: base.clone(), why: "not an http address".to_owned() });
         }
     }
     Ok(url)
@@ -251,37 +217,22 @@ fn joined(base: &Url, path: &[&str]) -> Result<Url, NodeError> {
 
 fn failure(url: &Url, limit: Duration, error: &reqwest::Error) -> NodeError {
     if error.is_timeout() && !error.is_connect() {
-        return NodeError::Timeout {
-            url: url.clone(),
-            limit_ms: limit.as_millis(),
-        };
+        return NodeError::Timeout { url: url.clone(), limit_ms: limit.as_millis() };
     }
     // reqwest's own text repeats the URL; the innermost cause is what a person needs ("connection refused").
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {
         cause = next;
     }
-    NodeError::Unreachable {
-        url: url.clone(),
-        why: cause.to_string(),
-    }
+    NodeError::Unreachable { url: url.clone(), why: cause.to_string() }
 }
 
 fn refusal(status: StatusCode, bytes: &[u8]) -> NodeError {
     let body = serde_json::from_slice(bytes).unwrap_or_else(|_| {
-        let excerpt = bytes
-            .get(..bytes.len().min(EXCERPT_BYTES_MAX))
-            .unwrap_or_default();
-        ErrorBody {
-            code: String::new(),
-            message: String::from_utf8_lossy(excerpt).trim().to_owned(),
-        }
+        let excerpt = bytes.get(..bytes.len().min(EXCERPT_BYTES_MAX)).unwrap_or_default();
+        ErrorBody { code: String::new(), message: String::from_utf8_lossy(excerpt).trim().to_owned() }
     });
-    NodeError::Refused {
-        status: status.as_u16(),
-        code: body.code,
-        message: body.message,
-    }
+    NodeError::Refused { status: status.as_u16(), code: body.code, message: body.message }
 }
 
 #[cfg(test)]
@@ -306,11 +257,7 @@ mod tests {
             (500, "", FailureClass::Transient),
         ];
         for (status, code, class) in table {
-            let error = NodeError::Refused {
-                status,
-                code: code.to_owned(),
-                message: String::new(),
-            };
+            let error = NodeError::Refused { status, code: code.to_owned(), message: String::new() };
             assert_eq!(error.class(), class, "{status} {code}");
         }
     }
@@ -319,10 +266,7 @@ mod tests {
     fn names_in_a_path_are_one_segment_each() {
         let base = Url::parse("http://127.0.0.1:8222/prefix/").unwrap();
         let url = joined(&base, &["v1", "streams", "$G", "a/b c%"]).unwrap();
-        assert_eq!(
-            url.as_str(),
-            "http://127.0.0.1:8222/prefix/v1/streams/$G/a%2Fb%20c%25"
-        );
+        assert_eq!(url.as_str(), "http://127.0.0.1:8222/prefix/v1/streams/$G/a%2Fb%20c%25");
         assert!(joined(&Url::parse("mailto:x").unwrap(), &["v1"]).is_err());
     }
 
@@ -333,19 +277,12 @@ mod tests {
         else {
             panic!("not a refusal")
         };
-        assert!(
-            code.is_empty()
-                && message.starts_with("<html>")
-                && message.len() <= EXCERPT_BYTES_MAX + 3
-        );
+        assert!(code.is_empty() && message.starts_with("<html>") && message.len() <= EXCERPT_BYTES_MAX + 3);
     }
 
     #[test]
     fn a_token_does_not_show_in_logs() {
-        let node = Endpoint {
-            url: Url::parse("http://localhost").unwrap(),
-            token: Some(AdminToken::new("secret\n")),
-        };
+        let node = Endpoint { url: Url::parse("http://localhost").unwrap(), token: Some(AdminToken::new("secret\n")) };
         assert!(!format!("{node:?}").contains("secret"));
         assert_eq!(node.token, Some(AdminToken::new("secret")));
     }

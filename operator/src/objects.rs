@@ -20,16 +20,9 @@ use crate::context::FIELD_MANAGER;
 ///
 /// # Errors
 /// The API server's.
-pub(crate) async fn write_status<K, S>(
-    client: &Client,
-    object: &K,
-    status: &S,
-) -> kube_client::Result<()>
+pub(crate) async fn write_status<K, S>(client: &Client, object: &K, status: &S) -> kube_client::Result<()>
 where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + DeserializeOwned
-        + Clone
-        + Debug,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
     S: Serialize,
 {
     let api: Api<K> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
@@ -40,8 +33,7 @@ where
         "status": status,
     });
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch_status(&object.name_any(), &params, &Patch::Apply(&patch))
-        .await?;
+    api.patch_status(&object.name_any(), &params, &Patch::Apply(&patch)).await?;
     Ok(())
 }
 
@@ -49,18 +41,10 @@ where
 ///
 /// # Errors
 /// The API server's; 409 when the object changed, 404 when it is gone.
-pub(crate) async fn set_finalizer(
-    client: &Client,
-    stream: &Stream,
-    wanted: bool,
-) -> kube_client::Result<()> {
+pub(crate) async fn set_finalizer(client: &Client, stream: &Stream, wanted: bool) -> kube_client::Result<()> {
     let api: Api<Stream> = Api::namespaced(client.clone(), &stream.namespace().unwrap_or_default());
-    let mut finalizers: Vec<&str> = stream
-        .finalizers()
-        .iter()
-        .map(String::as_str)
-        .filter(|name| *name != STREAM_FINALIZER)
-        .collect();
+    let mut finalizers: Vec<&str> =
+        stream.finalizers().iter().map(String::as_str).filter(|name| *name != STREAM_FINALIZER).collect();
     if wanted {
         finalizers.push(STREAM_FINALIZER);
     }
@@ -69,12 +53,8 @@ pub(crate) async fn set_finalizer(
         "resourceVersion": stream.resource_version(),
         "finalizers": finalizers,
     }});
-    let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
-    api.patch(&stream.name_any(), &params, &Patch::Merge(&patch))
-        .await?;
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    api.patch(&stream.name_any(), &params, &Patch::Merge(&patch)).await?;
     Ok(())
 }
 

@@ -37,10 +37,7 @@ pub(crate) struct ClusterKey {
 
 impl ClusterKey {
     pub(crate) fn of(cluster: &StreamCluster) -> Self {
-        Self {
-            namespace: cluster.namespace().unwrap_or_default(),
-            name: cluster.name_any(),
-        }
+        Self { namespace: cluster.namespace().unwrap_or_default(), name: cluster.name_any() }
     }
 }
 
@@ -89,35 +86,18 @@ pub(crate) struct Observatory {
 }
 
 impl Observatory {
-    pub(crate) fn new(
-        client: Client,
-        nodes: NodeClient,
-        metrics: Arc<Metrics>,
-        holder: &str,
-    ) -> Self {
-        Self {
-            client,
-            nodes,
-            metrics,
-            holder: holder.to_owned(),
-            clusters: std::sync::Mutex::default(),
-        }
+    pub(crate) fn new(client: Client, nodes: NodeClient, metrics: Arc<Metrics>, holder: &str) -> Self {
+        Self { client, nodes, metrics, holder: holder.to_owned(), clusters: std::sync::Mutex::default() }
     }
 
     fn memory(&self, key: &ClusterKey) -> Arc<Mutex<Memory>> {
-        let mut clusters = self
-            .clusters
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut clusters = self.clusters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Arc::clone(clusters.entry(key.clone()).or_default())
     }
 
     /// Drops what is known of a cluster whose object is gone.
     pub(crate) fn forget(&self, key: &ClusterKey) {
-        let mut clusters = self
-            .clusters
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut clusters = self.clusters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         clusters.remove(key);
     }
 
@@ -127,16 +107,9 @@ impl Observatory {
         let memory = self.memory(&key);
         // Held while asking: whoever comes meanwhile gets this round's answers.
         let mut memory = memory.lock().await;
-        let version = (
-            cluster.uid().unwrap_or_default(),
-            cluster.metadata.generation.unwrap_or(0),
-        );
+        let version = (cluster.uid().unwrap_or_default(), cluster.metadata.generation.unwrap_or(0));
         if memory.version != version {
-            *memory = Memory {
-                version,
-                names: known_names(cluster),
-                ..Memory::default()
-            };
+            *memory = Memory { version, names: known_names(cluster), ..Memory::default() };
         }
         if let Some((since, round)) = &memory.round
             && since.elapsed() < ROUND_MAX_AGE
@@ -144,40 +117,22 @@ impl Observatory {
         {
             return Arc::clone(round);
         }
-        let round = Arc::new(
-            self.ask(key, cluster.spec.external.as_ref(), &mut memory)
-                .await,
-        );
+        let round = Arc::new(self.ask(key, cluster.spec.external.as_ref(), &mut memory).await);
         memory.round = Some((Instant::now(), Arc::clone(&round)));
         memory.changed = false;
         round
     }
 
-    async fn ask(
-        &self,
-        key: ClusterKey,
-        external: Option<&ExternalCluster>,
-        memory: &mut Memory,
-    ) -> Sight {
+    async fn ask(&self, key: ClusterKey, external: Option<&ExternalCluster>, memory: &mut Memory) -> Sight {
         let reference = external.and_then(|external| external.admin_token_secret_ref.as_ref());
         let token = self.token(&key.namespace, reference, memory).await;
-        let urls = external
-            .map(|external| external.admin_urls.as_slice())
-            .unwrap_or_default();
+        let urls = external.map(|external| external.admin_urls.as_slice()).unwrap_or_default();
         let endpoints: Vec<Option<Endpoint>> = urls
             .iter()
-            .map(|text| {
-                Some(Endpoint {
-                    url: Url::parse(text).ok()?,
-                    token: token.as_ref().ok().cloned().flatten(),
-                })
-            })
+            .map(|text| Some(Endpoint { url: Url::parse(text).ok()?, token: token.as_ref().ok().cloned().flatten() }))
             .collect();
         let names = &memory.names;
-        let questions = urls
-            .iter()
-            .zip(&endpoints)
-            .map(|(text, node)| self.answer(text, node.as_ref(), names));
+        let questions = urls.iter().zip(&endpoints).map(|(text, node)| self.answer(text, node.as_ref(), names));
         let told = join_all(questions).await;
         let mut refused = memory.token_refused.clone();
         let mut answers = Vec::with_capacity(told.len());
@@ -196,12 +151,7 @@ impl Observatory {
             (Ok(_), Some(why)) => Err(TokenProblem::Refused(why)),
             (Ok(_), None) => Ok(()),
         };
-        Sight {
-            key,
-            endpoints,
-            answers,
-            token,
-        }
+        Sight { key, endpoints, answers, token }
     }
 
     async fn answer(
@@ -219,13 +169,7 @@ impl Observatory {
                 (report.map_err(|error| error.to_string()), class)
             }
         };
-        let place = || {
-            text.split("://")
-                .last()
-                .unwrap_or(text)
-                .trim_end_matches('/')
-                .to_owned()
-        };
+        let place = || text.split("://").last().unwrap_or(text).trim_end_matches('/').to_owned();
         let answer = NodeAnswer {
             name: names.get(text).cloned().unwrap_or_else(place),
             url: text.to_owned(),
@@ -260,14 +204,9 @@ impl Observatory {
         token
     }
 
-    async fn read_token(
-        &self,
-        namespace: &str,
-        reference: &SecretKeyRef,
-    ) -> Result<AdminToken, TokenProblem> {
+    async fn read_token(&self, namespace: &str, reference: &SecretKeyRef) -> Result<AdminToken, TokenProblem> {
         let name = &reference.name;
-        let problem =
-            |why: String| TokenProblem::NotFound(format!("Secret {namespace}/{name}: {why}"));
+        let problem = |why: String| TokenProblem::NotFound(format!("Secret {namespace}/{name}: {why}"));
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let secret = match secrets.get_opt(name).await {
             Ok(Some(secret)) => secret,
@@ -278,9 +217,7 @@ impl Observatory {
         let bytes = secret.data.and_then(|mut data| data.remove(key));
         let bytes = bytes.ok_or_else(|| problem(format!("has no key {key:?}")))?;
         match std::str::from_utf8(&bytes.0) {
-            Ok(text) if !text.trim().is_empty() && !text.trim().contains(char::is_control) => {
-                Ok(AdminToken::new(text))
-            }
+            Ok(text) if !text.trim().is_empty() && !text.trim().contains(char::is_control) => Ok(AdminToken::new(text)),
             _ => Err(problem(format!("key {key:?} does not hold a token"))),
         }
     }
@@ -301,18 +238,10 @@ impl Observatory {
             why = sight
                 .answers
                 .iter()
-                .filter_map(|answer| {
-                    Some(format!(
-                        "{}: {}",
-                        answer.name,
-                        answer.report.as_ref().err()?
-                    ))
-                })
+                .filter_map(|answer| Some(format!("{}: {}", answer.name, answer.report.as_ref().err()?)))
                 .collect();
         }
-        StreamView::Unknown {
-            why: why.join("; "),
-        }
+        StreamView::Unknown { why: why.join("; ") }
     }
 
     /// The fencing number of this process in that cluster: extended in time, asked anew when it may have run out.
@@ -357,23 +286,14 @@ impl Observatory {
 
     /// Gives every live fence back, so that a successor need not wait until it runs out. Best effort.
     pub(crate) async fn give_fences_back(&self) {
-        let ask = FenceRequest {
-            holder: self.holder.clone(),
-            ttl_ms: 0,
-        };
+        let ask = FenceRequest { holder: self.holder.clone(), ttl_ms: 0 };
         let clusters: Vec<_> = {
-            let clusters = self
-                .clusters
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let clusters = self.clusters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             clusters.values().map(Arc::clone).collect()
         };
         for memory in clusters {
             let mut memory = memory.lock().await;
-            let held = memory
-                .fence
-                .take()
-                .is_some_and(|(since, _)| since.elapsed() < FENCE_TTL);
+            let held = memory.fence.take().is_some_and(|(since, _)| since.elapsed() < FENCE_TTL);
             let Some((_, sight)) = memory.round.take().filter(|_| held) else {
                 continue;
             };
@@ -430,16 +350,11 @@ impl Observatory {
 /// Endpoints whose node answered this round. A node that did not is not asked again at once.
 fn answering(sight: &Sight) -> impl Iterator<Item = (&Endpoint, &NodeAnswer)> {
     let asked = sight.endpoints.iter().zip(&sight.answers);
-    asked
-        .filter_map(|(node, answer)| Some((node.as_ref()?, answer)))
-        .filter(|(_, answer)| answer.report.is_ok())
+    asked.filter_map(|(node, answer)| Some((node.as_ref()?, answer))).filter(|(_, answer)| answer.report.is_ok())
 }
 
 fn node_name(answer: &NodeAnswer) -> &str {
-    answer
-        .report
-        .as_ref()
-        .map_or(answer.name.as_str(), |report| report.node.as_str())
+    answer.report.as_ref().map_or(answer.name.as_str(), |report| report.node.as_str())
 }
 
 fn nobody(sight: &Sight) -> NodeError {
@@ -465,9 +380,7 @@ fn note_refusal(memory: &mut Memory, error: &NodeError) {
 /// Names from the last published status: after a restart a silent node keeps its name.
 fn known_names(cluster: &StreamCluster) -> BTreeMap<String, String> {
     let nodes = cluster.status.iter().flat_map(|status| &status.nodes);
-    nodes
-        .filter_map(|node| Some((node.url.clone(), node.name.clone()?)))
-        .collect()
+    nodes.filter_map(|node| Some((node.url.clone(), node.name.clone()?))).collect()
 }
 
 /// The wall clock, for the planner.

@@ -37,9 +37,7 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// When there is no usable kubeconfig, the address is taken, the Lease is lost, or a controller ends by itself.
 pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
-    let config = Config::infer()
-        .await
-        .context("no kubeconfig and not inside a cluster")?;
+    let config = Config::infer().await.context("no kubeconfig and not inside a cluster")?;
     let client = Client::try_from(config.clone()).context("cannot build a Kubernetes client")?;
     // The default client retries 429 and 503 for minutes: a renewal that waits that long has outlived its deadline.
     let mut quick = config.clone();
@@ -59,22 +57,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<()> {
     let server = tokio::spawn(http::serve(listener, Arc::clone(&probes), http_stopped));
 
     let stop = stop::on_signal()?;
-    let outcome = lead(
-        settings,
-        client,
-        quick,
-        metrics,
-        probes,
-        stop,
-        &config.default_namespace,
-    )
-    .await;
+    let outcome = lead(settings, client, quick, metrics, probes, stop, &config.default_namespace).await;
     // The server may have ended already; then there is nobody to tell.
     let _ = stop_http.send(true);
-    server
-        .await
-        .context("the HTTP server panicked")?
-        .context("the HTTP server failed")?;
+    server.await.context("the HTTP server panicked")?.context("the HTTP server failed")?;
     outcome
 }
 
@@ -92,17 +78,9 @@ async fn lead(
         () = knock(&quick) => probes.set_ready(true),
         () = until_stopped(stop.clone()) => return Ok(()),
     }
-    let namespace = settings
-        .lease_namespace
-        .as_deref()
-        .or(settings.namespace.as_deref())
-        .unwrap_or(own_namespace);
-    let elector = Elector::new(
-        Api::namespaced(quick.clone(), namespace),
-        LEASE_NAME,
-        &settings.identity,
-        Timing::default(),
-    );
+    let namespace = settings.lease_namespace.as_deref().or(settings.namespace.as_deref()).unwrap_or(own_namespace);
+    let elector =
+        Elector::new(Api::namespaced(quick.clone(), namespace), LEASE_NAME, &settings.identity, Timing::default());
     let mut held = tokio::select! {
         held = elector.acquire() => held,
         () = until_stopped(stop.clone()) => return Ok(()),
@@ -113,12 +91,7 @@ async fn lead(
     let nodes = NodeClient::new().context("cannot build the client of the nodes' admin API")?;
     let context = Arc::new(Context::new(
         client.clone(),
-        Observatory::new(
-            client.clone(),
-            nodes,
-            Arc::clone(&metrics),
-            &settings.identity,
-        ),
+        Observatory::new(client.clone(), nodes, Arc::clone(&metrics), &settings.identity),
         Events::new(client, &settings.identity),
         Arc::clone(&metrics),
         held.tenure(),
@@ -142,10 +115,7 @@ async fn lead(
         // Whatever still runs ends with the process; nodes refuse it by its fence.
         Some(lost) => Err(anyhow!(lost).context("leadership lost")),
         None => {
-            if timeout(FAREWELL_LIMIT, context.observatory.give_fences_back())
-                .await
-                .is_err()
-            {
+            if timeout(FAREWELL_LIMIT, context.observatory.give_fences_back()).await.is_err() {
                 warn!("fences not given back in time; they run out by themselves");
             }
             held.release().await;
@@ -171,28 +141,16 @@ async fn knock(client: &Client) {
     loop {
         match discovery::group(client, headwater_crds::GROUP).await {
             Ok(group) => {
-                let kinds: Vec<_> = group
-                    .recommended_resources()
-                    .into_iter()
-                    .map(|(r, _)| r.kind)
-                    .collect();
-                let missing: Vec<_> = ["Stream", "StreamCluster"]
-                    .into_iter()
-                    .filter(|k| !kinds.iter().any(|h| h == k))
-                    .collect();
+                let kinds: Vec<_> = group.recommended_resources().into_iter().map(|(r, _)| r.kind).collect();
+                let missing: Vec<_> =
+                    ["Stream", "StreamCluster"].into_iter().filter(|k| !kinds.iter().any(|h| h == k)).collect();
                 if missing.is_empty() {
                     return;
                 }
-                warn!(
-                    ?missing,
-                    "CustomResourceDefinitions missing: install the headwater-crds chart"
-                );
+                warn!(?missing, "CustomResourceDefinitions missing: install the headwater-crds chart");
             }
             Err(kube_client::Error::Discovery(_)) => {
-                warn!(
-                    group = headwater_crds::GROUP,
-                    "the API group is not served: install the headwater-crds chart"
-                );
+                warn!(group = headwater_crds::GROUP, "the API group is not served: install the headwater-crds chart");
             }
             Err(error) => warn!(%error, "the Kubernetes API does not answer"),
         }

@@ -43,9 +43,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
     let clusters: Api<DeserializeGuard<StreamCluster>> = context.api();
     let (reader, writer) = reflector::store();
     // Status writes, ours above all, must not trigger: only what people change does.
-    let changed = predicates::generation
-        .combine(predicates::finalizers)
-        .combine(predicates::annotations);
+    let changed = predicates::generation.combine(predicates::finalizers).combine(predicates::annotations);
     let objects = watcher(streams, watcher::Config::default())
         .default_backoff()
         .reflect(writer)
@@ -54,10 +52,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
     let appeared = watcher(clusters, watcher::Config::default())
         .default_backoff()
         .touched_objects()
-        .predicate_filter(
-            predicates::generation,
-            kube_runtime::PredicateConfig::default(),
-        );
+        .predicate_filter(predicates::generation, kube_runtime::PredicateConfig::default());
     let waiting = reader.clone();
     Controller::for_stream(objects, reader)
         .with_config(Config::default().concurrency(CONCURRENCY))
@@ -74,10 +69,7 @@ pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
 }
 
 /// Streams that name this cluster.
-fn streams_of(
-    cluster: &DeserializeGuard<StreamCluster>,
-    streams: &Store<Guarded>,
-) -> Vec<ObjectRef<Guarded>> {
+fn streams_of(cluster: &DeserializeGuard<StreamCluster>, streams: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
     let (namespace, name) = (cluster.namespace(), cluster.name_any());
     let named = |stream: &Guarded| {
         let spec = stream.0.as_ref().ok().map(|stream| &stream.spec);
@@ -97,18 +89,14 @@ async fn reconcile(stream: Arc<Guarded>, context: Arc<Context>) -> Result<Action
         Err(invalid) => {
             // The API server validates, so this object was stored under another version of the CRD.
             warn!(stream = %stream.name_any(), error = %invalid.error, "cannot read this Stream; is the operator older than the CRD?");
-            context
-                .metrics
-                .reconciled(Kind::Stream, Outcome::Stalled, Duration::ZERO);
+            context.metrics.reconciled(Kind::Stream, Outcome::Stalled, Duration::ZERO);
             return Ok(Action::requeue(context.resync));
         }
     };
     let started = Instant::now();
     let next = timeout(DEADLINE, stream_pass::reconcile(&context, stream)).await;
     let next = next.map_err(|_| Failure::Deadline)??;
-    context
-        .metrics
-        .reconciled(Kind::Stream, next.outcome, started.elapsed());
+    context.metrics.reconciled(Kind::Stream, next.outcome, started.elapsed());
     let uid = stream.uid().unwrap_or_default();
     if next.after.is_some() {
         context.note(&uid, |note| note.failures = 0);
@@ -125,9 +113,7 @@ fn after_failure(stream: Arc<Guarded>, failure: &Failure, context: Arc<Context>)
         note.failures = note.failures.saturating_add(1);
         note.failures
     });
-    context
-        .metrics
-        .reconciled(Kind::Stream, Outcome::Error, Duration::ZERO);
+    context.metrics.reconciled(Kind::Stream, Outcome::Error, Duration::ZERO);
     let pause = backoff::after(failures, &uid);
     let (namespace, name) = (stream.namespace().unwrap_or_default(), stream.name_any());
     match failure {
@@ -136,9 +122,7 @@ fn after_failure(stream: Arc<Guarded>, failure: &Failure, context: Arc<Context>)
             debug!(namespace, name, %failure, "object changed meanwhile");
             Action::requeue(pause.min(Duration::from_secs(1)))
         }
-        Failure::Kubernetes(error)
-            if error.to_string().contains("field not declared in schema") =>
-        {
+        Failure::Kubernetes(error) if error.to_string().contains("field not declared in schema") => {
             warn!(namespace, name, %failure, "the installed CRD is older than this operator: upgrade headwater-crds");
             Action::requeue(pause)
         }

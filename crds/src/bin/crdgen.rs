@@ -2,10 +2,7 @@
 //!
 //! Usage: `cargo run -p headwater-crds --bin crdgen [repository root]`
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "writes generated text files, which need no sync"
-)]
+#![expect(clippy::disallowed_methods, reason = "writes generated text files, which need no sync")]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -13,10 +10,7 @@ use std::{env, fs, io};
 use headwater_crds::crd;
 
 fn main() -> io::Result<()> {
-    let root = env::args().nth(1).map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join(".."),
-        PathBuf::from,
-    );
+    let root = env::args().nth(1).map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from);
     let yaml = root.join("crds/yaml");
     let templates = root.join("charts/headwater-crds/templates");
     fs::create_dir_all(&yaml)?;

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use headwater_crds::{
-    AdoptionPolicy, DeletionPolicy, GoDuration, PAUSED_ANNOTATION, Storage, Stream, StreamSpec,
-    SyncMode, UpdatePolicy, jetstream,
+    AdoptionPolicy, DeletionPolicy, GoDuration, PAUSED_ANNOTATION, Storage, Stream, StreamSpec, SyncMode, UpdatePolicy,
+    jetstream,
 };
 use serde_json::Value;
 
@@ -72,11 +72,7 @@ pub struct Desired {
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
     /// A manifest. Its configuration with all defaults was built once, which proves it can be built.
-    Manifest {
-        metadata_name: String,
-        spec: Box<StreamSpec>,
-        config: Value,
-    },
+    Manifest { metadata_name: String, spec: Box<StreamSpec>, config: Value },
     /// The server's own configuration, as plain clients left it.
     Server,
 }
@@ -115,11 +111,7 @@ impl Desired {
             deletion: spec.deletion(),
             update: spec.update(),
             adoption: spec.adoption_policy.unwrap_or_default(),
-            source: Source::Manifest {
-                metadata_name,
-                spec: Box::new(spec.clone()),
-                config,
-            },
+            source: Source::Manifest { metadata_name, spec: Box::new(spec.clone()), config },
         })
     }
 
@@ -129,12 +121,7 @@ impl Desired {
         Self {
             account: account.to_owned(),
             name: name.to_owned(),
-            owner: Owner {
-                namespace: String::new(),
-                name: String::new(),
-                uid: String::new(),
-                adopted: false,
-            },
+            owner: Owner { namespace: String::new(), name: String::new(), uid: String::new(), adopted: false },
             generation: 0,
             deleting: false,
             paused: false,
@@ -162,12 +149,7 @@ impl Desired {
     ///
     /// `adopted` says how to read unset fields: as the server has them, or as their defaults.
     pub fn config_for(&self, server: &ServerStream, adopted: bool) -> Value {
-        let Source::Manifest {
-            metadata_name,
-            spec,
-            ..
-        } = &self.source
-        else {
+        let Source::Manifest { metadata_name, spec, .. } = &self.source else {
             return server.config.clone();
         };
         let wish = if adopted {
@@ -202,10 +184,7 @@ fn validate(metadata_name: &str, spec: &StreamSpec) -> Vec<Problem> {
     found.check_name(name, spec.name.is_some());
     found.check_subjects(spec.subjects.as_deref().unwrap_or_default());
     if spec.subjects.as_ref().is_some_and(Vec::is_empty) {
-        found.add(
-            "subjects",
-            "must not be empty; leave it out to use the stream's name",
-        );
+        found.add("subjects", "must not be empty; leave it out to use the stream's name");
     }
     if spec.replicas.is_some_and(|n| !(1..=5).contains(&n)) {
         found.add("replicas", "must be between 1 and 5");
@@ -251,25 +230,16 @@ fn validate(metadata_name: &str, spec: &StreamSpec) -> Vec<Problem> {
         found.add("syncInterval", "is required with syncMode: interval");
     }
     if !wants_interval && spec.sync_interval.is_some() {
-        found.add(
-            "syncInterval",
-            "is only used with syncMode: interval; remove it or set that",
-        );
+        found.add("syncInterval", "is only used with syncMode: interval; remove it or set that");
     }
 
     let new = spec.discard == Some(headwater_crds::Discard::New);
     let per_subject = spec.max_msgs_per_subject.is_some_and(|n| n > 0);
     if spec.discard_per_subject == Some(true) && !(new && per_subject) {
-        found.add(
-            "discardPerSubject",
-            "needs discard: new and maxMsgsPerSubject above 0",
-        );
+        found.add("discardPerSubject", "needs discard: new and maxMsgsPerSubject above 0");
     }
     if spec.deny_purge == Some(true) && spec.allow_rollup == Some(true) {
-        found.add(
-            "denyPurge",
-            "and allowRollup exclude each other: a rollup purges",
-        );
+        found.add("denyPurge", "and allowRollup exclude each other: a rollup purges");
     }
     if spec.prevent_delete == Some(true) && spec.deletion_policy == Some(DeletionPolicy::Delete) {
         found.add("preventDelete", "contradicts deletionPolicy: Delete");
@@ -279,10 +249,7 @@ fn validate(metadata_name: &str, spec: &StreamSpec) -> Vec<Problem> {
     }
     for key in spec.metadata.iter().flatten().map(|(key, _)| key) {
         if key.starts_with("headwater.") || key.starts_with("_nats.") {
-            found.add(
-                "metadata",
-                &format!("key {key:?} is reserved; use the spec's own field"),
-            );
+            found.add("metadata", &format!("key {key:?} is reserved; use the spec's own field"));
         }
     }
     found.0
@@ -292,10 +259,7 @@ struct Found(Vec<Problem>);
 
 impl Found {
     fn add(&mut self, field: &str, message: &str) {
-        self.0.push(Problem {
-            field: format!("spec.{field}"),
-            message: message.to_owned(),
-        });
+        self.0.push(Problem { field: format!("spec.{field}"), message: message.to_owned() });
     }
 
     fn check_name(&mut self, name: &str, explicit: bool) {
@@ -305,11 +269,7 @@ impl Found {
         }
         let forbidden = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
         if let Some(c) = name.chars().find(|&c| forbidden(c)) {
-            let hint = if explicit {
-                ""
-            } else {
-                "; it comes from metadata.name, so set spec.name"
-            };
+            let hint = if explicit { "" } else { "; it comes from metadata.name, so set spec.name" };
             self.add("name", &format!("{name:?} may not contain {c:?}{hint}"));
         }
         if name.len() > 255 {
@@ -328,15 +288,8 @@ impl Found {
             } else if subject.chars().any(|c| c.is_whitespace() || c.is_control()) {
                 self.add(&field, &format!("{subject:?} contains white space"));
             } else if tokens.iter().rev().skip(1).any(|token| *token == ">") {
-                self.add(
-                    &field,
-                    &format!("{subject:?} may have > only as its last token"),
-                );
-            } else if let Some(other) = subjects
-                .iter()
-                .take(i)
-                .find(|other| overlap(other, subject))
-            {
+                self.add(&field, &format!("{subject:?} may have > only as its last token"));
+            } else if let Some(other) = subjects.iter().take(i).find(|other| overlap(other, subject)) {
                 self.add(&field, &format!("{subject:?} overlaps {other:?}"));
             }
         }
@@ -371,18 +324,12 @@ mod tests {
     use super::*;
 
     fn stream(yaml: &str) -> Stream {
-        serde_yaml::from_str(&format!(
-            "apiVersion: headwater.dev/v1alpha1\nkind: Stream\n{yaml}"
-        ))
-        .unwrap()
+        serde_yaml::from_str(&format!("apiVersion: headwater.dev/v1alpha1\nkind: Stream\n{yaml}")).unwrap()
     }
 
     #[test]
     fn a_minimal_manifest_is_valid() {
-        let desired = Desired::from_stream(&stream(
-            "metadata: {name: orders, namespace: shop}\nspec: {}",
-        ))
-        .unwrap();
+        let desired = Desired::from_stream(&stream("metadata: {name: orders, namespace: shop}\nspec: {}")).unwrap();
         assert_eq!(desired.name, "orders");
         assert_eq!(desired.owner.to_string(), "shop/orders");
         assert_eq!(desired.deletion, DeletionPolicy::Retain);
@@ -434,10 +381,7 @@ spec:
                 "spec.metadata",
             ]
         );
-        assert!(
-            problems.to_string().contains("so set spec.name"),
-            "{problems}"
-        );
+        assert!(problems.to_string().contains("so set spec.name"), "{problems}");
         assert!(problems.to_string().contains("a day is 24h"), "{problems}");
     }
 
@@ -459,10 +403,9 @@ spec:
 
     #[test]
     fn nacks_spellings_are_policies() {
-        let desired = Desired::from_stream(&stream(
-            "metadata: {name: s}\nspec: {preventDelete: true, preventUpdate: true}",
-        ))
-        .unwrap();
+        let desired =
+            Desired::from_stream(&stream("metadata: {name: s}\nspec: {preventDelete: true, preventUpdate: true}"))
+                .unwrap();
         assert_eq!(desired.deletion, DeletionPolicy::Retain);
         assert_eq!(desired.update, UpdatePolicy::CreateOnly);
     }

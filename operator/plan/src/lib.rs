@@ -25,9 +25,7 @@ pub mod wire;
 
 pub use desired::{Desired, Problem, Problems};
 pub use lint::{Violation, lint};
-pub use observed::{
-    NodeAnswer, NodeView, Observed, Reach, ReplicaView, ServerStream, StreamView, assemble,
-};
+pub use observed::{NodeAnswer, NodeView, Observed, Reach, ReplicaView, ServerStream, StreamView, assemble};
 pub use request::{Request, request};
 pub use rollout::plan;
 pub use step::{Plan, Step, WaitingOn};

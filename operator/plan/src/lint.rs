@@ -10,9 +10,7 @@ use headwater_crds::{AdoptionPolicy, DeletionPolicy, ReplicaPhase, ReplicaRole, 
 use serde_json::Value;
 
 use crate::desired::Desired;
-use crate::observed::{
-    ANSWER_AGE_MAX_MS, GroupView, Observed, ReplicaView, ServerStream, StreamView,
-};
+use crate::observed::{ANSWER_AGE_MAX_MS, GroupView, Observed, ReplicaView, ServerStream, StreamView};
 use crate::step::{Plan, Step};
 use crate::time::Now;
 use crate::wire::Durability;
@@ -73,27 +71,13 @@ impl fmt::Display for Violation {
 ///
 /// # Errors
 /// Every violation at once.
-pub fn lint(
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-    now: Now,
-) -> Result<(), Vec<Violation>> {
-    let mut lint = Lint {
-        desired,
-        observed,
-        now,
-        found: Vec::new(),
-    };
+pub fn lint(desired: &Desired, observed: &Observed, plan: &Plan, now: Now) -> Result<(), Vec<Violation>> {
+    let mut lint = Lint { desired, observed, now, found: Vec::new() };
     match &plan.step {
         Some(step) => lint.step(step),
         None => lint.rest(plan),
     }
-    if lint.found.is_empty() {
-        Ok(())
-    } else {
-        Err(lint.found)
-    }
+    if lint.found.is_empty() { Ok(()) } else { Err(lint.found) }
 }
 
 struct Lint<'a> {
@@ -127,16 +111,12 @@ impl<'a> Lint<'a> {
         }
         match step {
             Step::CreateStream { .. } => {}
-            Step::UpdateStream {
-                config, generation, ..
-            } => {
+            Step::UpdateStream { config, generation, .. } => {
                 let allowed = self.owned(server) && self.desired.update == UpdatePolicy::Enforce;
                 self.require(allowed, Rule::PolicyAllows, "update");
                 self.put(server, config, *generation);
             }
-            Step::Adopt {
-                config, generation, ..
-            } => {
+            Step::Adopt { config, generation, .. } => {
                 let allowed = match self.desired.adoption {
                     AdoptionPolicy::Never => false,
                     AdoptionPolicy::IfUnowned => server.owner.is_none(),
@@ -147,18 +127,9 @@ impl<'a> Lint<'a> {
                 self.put(server, config, *generation);
             }
             Step::DeleteStream { generation } => {
-                let asked =
-                    self.desired.deleting && self.desired.deletion == DeletionPolicy::Delete;
-                self.require(
-                    asked,
-                    Rule::DeleteOnlyOnRequest,
-                    "deletion was not asked for",
-                );
-                self.require(
-                    self.owned(server),
-                    Rule::PolicyAllows,
-                    "the stream is not ours",
-                );
+                let asked = self.desired.deleting && self.desired.deletion == DeletionPolicy::Delete;
+                self.require(asked, Rule::DeleteOnlyOnRequest, "deletion was not asked for");
+                self.require(self.owned(server), Rule::PolicyAllows, "the stream is not ours");
                 self.seen(server.generation, *generation);
             }
             Step::ProposeDurability { generation, .. } => {
@@ -182,24 +153,12 @@ impl<'a> Lint<'a> {
 
     fn create(&mut self, config: &Value) {
         let absent = self.observed.stream == StreamView::Absent;
-        self.require(
-            absent,
-            Rule::CreateOnlyAbsent,
-            "the stream was not seen missing",
-        );
+        self.require(absent, Rule::CreateOnlyAbsent, "the stream was not seen missing");
         let allowed = self.desired.update != UpdatePolicy::ObserveOnly;
         self.require(allowed, Rule::PolicyAllows, "creation under ObserveOnly");
-        self.require(
-            !self.desired.deleting,
-            Rule::DeletingMeansDelete,
-            "creation",
-        );
+        self.require(!self.desired.deleting, Rule::DeletingMeansDelete, "creation");
         let named = config.get("name").and_then(Value::as_str) == Some(&self.desired.name);
-        self.require(
-            named,
-            Rule::ImmutableStays,
-            "the name differs from the wish",
-        );
+        self.require(named, Rule::ImmutableStays, "the name differs from the wish");
     }
 
     fn put(&mut self, server: &ServerStream, config: &Value, generation: u64) {
@@ -228,36 +187,19 @@ impl<'a> Lint<'a> {
         let moving: Vec<String> = self.moving().map(|v| v.node.clone()).collect();
         self.require(moving.is_empty(), Rule::OneInMotion, moving.join(", "));
         let unsettled = self.unsettled(server, group);
-        self.require(
-            unsettled.is_empty(),
-            Rule::OneInMotion,
-            unsettled.join(", "),
-        );
+        self.require(unsettled.is_empty(), Rule::OneInMotion, unsettled.join(", "));
 
         let voter = self.observed.voters().find(|voter| voter.node == node);
         let Some(recorded) = voter.and_then(|voter| voter.recorded) else {
-            self.require(
-                false,
-                Rule::GrantNeeded,
-                format!("{node} is no known voter"),
-            );
+            self.require(false, Rule::GrantNeeded, format!("{node} is no known voter"));
             return;
         };
         let same = in_force(server, recorded.effective) == in_force(server, group.desired);
-        self.require(
-            !same,
-            Rule::GrantNeeded,
-            format!("{node} has what it is granted"),
-        );
+        self.require(!same, Rule::GrantNeeded, format!("{node} has what it is granted"));
 
         let voters = self.observed.voters().count();
-        let leads =
-            node == group.leader || voter.is_some_and(|voter| voter.role == ReplicaRole::Leader);
-        self.require(
-            voters == 1 || !leads,
-            Rule::LeaderLast,
-            format!("{node} leads"),
-        );
+        let leads = node == group.leader || voter.is_some_and(|voter| voter.role == ReplicaRole::Leader);
+        self.require(voters == 1 || !leads, Rule::LeaderLast, format!("{node} leads"));
 
         let tightens = self.observed.voters().any(|voter| {
             voter.recorded.is_some_and(|recorded| {
@@ -271,11 +213,7 @@ impl<'a> Lint<'a> {
             .map(|voter| voter.node.clone())
             .collect();
         if tightens {
-            self.require(
-                unsound.is_empty(),
-                Rule::TightenOnlySound,
-                unsound.join(", "),
-            );
+            self.require(unsound.is_empty(), Rule::TightenOnlySound, unsound.join(", "));
         }
     }
 
@@ -283,32 +221,24 @@ impl<'a> Lint<'a> {
         self.everyone_in_view();
         let moving: Vec<String> = self.moving().map(|v| v.node.clone()).collect();
         self.require(moving.is_empty(), Rule::OneInMotion, moving.join(", "));
-        self.require(
-            from == group.leader,
-            Rule::HeirFit,
-            format!("{from} does not lead"),
-        );
+        self.require(from == group.leader, Rule::HeirFit, format!("{from} does not lead"));
         self.require(from != to, Rule::HeirFit, "from and to are the same");
         let heir = self.observed.voters().find(|voter| voter.node == to);
         let fit = heir.is_some_and(|heir| {
             heir.phase == ReplicaPhase::Recovered
-                && heir.recorded.is_some_and(|recorded| {
-                    in_force(server, recorded.effective) == in_force(server, group.desired)
-                })
+                && heir
+                    .recorded
+                    .is_some_and(|recorded| in_force(server, recorded.effective) == in_force(server, group.desired))
         });
-        self.require(
-            fit,
-            Rule::HeirFit,
-            format!("{to} has not recovered or not moved"),
-        );
+        self.require(fit, Rule::HeirFit, format!("{to} has not recovered or not moved"));
         let waiting: Vec<String> = self
             .observed
             .voters()
             .filter(|voter| voter.node != group.leader)
             .filter(|voter| {
-                voter.recorded.is_none_or(|recorded| {
-                    in_force(server, recorded.effective) != in_force(server, group.desired)
-                })
+                voter
+                    .recorded
+                    .is_none_or(|recorded| in_force(server, recorded.effective) != in_force(server, group.desired))
             })
             .map(|voter| voter.node.clone())
             .collect();
@@ -327,20 +257,12 @@ impl<'a> Lint<'a> {
                     StreamView::Absent => true,
                     StreamView::Present(server) => !self.owned(server),
                 };
-            self.require(
-                stays,
-                Rule::WaitingSaysWhy,
-                "the stream is still to be deleted",
-            );
+            self.require(stays, Rule::WaitingSaysWhy, "the stream is still to be deleted");
             return;
         }
         match &self.observed.stream {
             StreamView::Unknown { .. } => {
-                self.require(
-                    false,
-                    Rule::WaitingSaysWhy,
-                    "nothing is known of the stream",
-                );
+                self.require(false, Rule::WaitingSaysWhy, "nothing is known of the stream");
             }
             StreamView::Absent => {
                 let nobody = !self.desired.is_managed();
@@ -348,14 +270,12 @@ impl<'a> Lint<'a> {
             }
             StreamView::Present(server) => {
                 let synced = self.group().is_some_and(|group| {
-                    in_force(server, Durability::from_config(&server.config))
-                        == in_force(server, group.desired)
+                    in_force(server, Durability::from_config(&server.config)) == in_force(server, group.desired)
                         && self.observed.voters().all(|voter| {
                             voter.reach.is_reachable()
                                 && voter.recorded.is_some_and(|recorded| {
                                     recorded.granted.is_none()
-                                        && in_force(server, recorded.effective)
-                                            == in_force(server, group.desired)
+                                        && in_force(server, recorded.effective) == in_force(server, group.desired)
                                 })
                         })
                 });
@@ -365,19 +285,12 @@ impl<'a> Lint<'a> {
     }
 
     fn owned(&self, server: &ServerStream) -> bool {
-        server
-            .owner
-            .as_ref()
-            .is_some_and(|owner| owner.same(&self.desired.owner))
+        server.owner.as_ref().is_some_and(|owner| owner.same(&self.desired.owner))
     }
 
     fn group(&mut self) -> Option<&'a GroupView> {
         let observed: &'a Observed = self.observed;
-        self.require(
-            observed.group.is_some(),
-            Rule::EveryVoterInView,
-            "no leader was seen",
-        );
+        self.require(observed.group.is_some(), Rule::EveryVoterInView, "no leader was seen");
         observed.group.as_ref()
     }
 
@@ -390,27 +303,17 @@ impl<'a> Lint<'a> {
         let missing: Vec<String> = self
             .observed
             .voters()
-            .filter(|voter| {
-                !voter.reach.is_reachable() || self.now.since_ms(voter.at) > ANSWER_AGE_MAX_MS
-            })
+            .filter(|voter| !voter.reach.is_reachable() || self.now.since_ms(voter.at) > ANSWER_AGE_MAX_MS)
             .map(|voter| voter.node.clone())
             .collect();
         let some = self.observed.voters().next().is_some();
         self.require(some, Rule::EveryVoterInView, "no voter is known");
-        self.require(
-            missing.is_empty(),
-            Rule::EveryVoterInView,
-            missing.join(", "),
-        );
+        self.require(missing.is_empty(), Rule::EveryVoterInView, missing.join(", "));
     }
 
     fn moving(&self) -> impl Iterator<Item = &'a ReplicaView> {
         let observed: &'a Observed = self.observed;
-        observed.voters().filter(|voter| {
-            voter
-                .recorded
-                .is_none_or(|recorded| recorded.granted.is_some())
-        })
+        observed.voters().filter(|voter| voter.recorded.is_none_or(|recorded| recorded.granted.is_some()))
     }
 
     /// Voters that the log says have moved and that say otherwise themselves.
@@ -419,12 +322,8 @@ impl<'a> Lint<'a> {
         self.observed
             .voters()
             .filter(|voter| {
-                let by_log = voter
-                    .recorded
-                    .is_some_and(|recorded| in_force(server, recorded.effective) == wanted);
-                let by_word = voter
-                    .effective
-                    .is_some_and(|own| in_force(server, own) == wanted);
+                let by_log = voter.recorded.is_some_and(|recorded| in_force(server, recorded.effective) == wanted);
+                let by_word = voter.effective.is_some_and(|own| in_force(server, own) == wanted);
                 by_log && !by_word
             })
             .map(|voter| voter.node.clone())

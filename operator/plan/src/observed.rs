@@ -7,9 +7,7 @@ use headwater_crds::{ReplicaPhase, ReplicaRole};
 use serde_json::Value;
 
 use crate::time::Now;
-use crate::wire::{
-    Durability, GroupReport, Owner, RecoveryReport, Snapshot, StreamReport, Watermarks,
-};
+use crate::wire::{Durability, GroupReport, Owner, RecoveryReport, Snapshot, StreamReport, Watermarks};
 
 /// An answer older than this is no answer (ms): three reports of a node that is asked every 5 s.
 pub const ANSWER_AGE_MAX_MS: i64 = 15_000;
@@ -99,12 +97,7 @@ pub struct ServerStream {
 
 impl From<StreamReport> for ServerStream {
     fn from(report: StreamReport) -> Self {
-        Self {
-            config: report.config,
-            owner: report.owner,
-            generation: report.generation,
-            created: report.created,
-        }
+        Self { config: report.config, owner: report.owner, generation: report.generation, created: report.created }
     }
 }
 
@@ -170,9 +163,7 @@ impl ReplicaView {
             node: node.to_owned(),
             pod: None,
             voter: true,
-            reach: Reach::Unreachable {
-                why: why.to_owned(),
-            },
+            reach: Reach::Unreachable { why: why.to_owned() },
             at,
             boot_id: None,
             role: ReplicaRole::Unknown,
@@ -238,9 +229,7 @@ impl Observed {
     pub fn nothing(why: &str) -> Self {
         Self {
             nodes: Vec::new(),
-            stream: StreamView::Unknown {
-                why: why.to_owned(),
-            },
+            stream: StreamView::Unknown { why: why.to_owned() },
             group: None,
             no_leader: Some(why.to_owned()),
             replicas: Vec::new(),
@@ -278,16 +267,10 @@ impl Observed {
         if let Some(ms) = group.quorum_acked_ms
             && ms > QUORUM_ACK_AGE_MAX_MS
         {
-            return Err(format!(
-                "no quorum has answered leader {} for {} s",
-                group.leader,
-                ms / 1_000
-            ));
+            return Err(format!("no quorum has answered leader {} for {} s", group.leader, ms / 1_000));
         }
         let voters = self.voters().count();
-        let able = self
-            .voters()
-            .filter(|v| v.reach.is_reachable() && !failed(v.phase));
+        let able = self.voters().filter(|v| v.reach.is_reachable() && !failed(v.phase));
         let able = able.count();
         if able * 2 <= voters {
             return Err(format!("only {able} of {voters} voters are able to answer"));
@@ -305,17 +288,8 @@ pub(crate) fn failed(phase: ReplicaPhase) -> bool {
 ///
 /// The group's own facts come from its leader: the replica that claims to lead in the highest term,
 /// if its node answered recently. Two claims in one term are a fault, and then there is no leader.
-pub fn assemble(
-    account: &str,
-    stream: &str,
-    answers: &[NodeAnswer],
-    entry: StreamView,
-    now: Now,
-) -> Observed {
-    let nodes: Vec<NodeView> = answers
-        .iter()
-        .map(|answer| node_view(answer, now))
-        .collect();
+pub fn assemble(account: &str, stream: &str, answers: &[NodeAnswer], entry: StreamView, now: Now) -> Observed {
+    let nodes: Vec<NodeView> = answers.iter().map(|answer| node_view(answer, now)).collect();
     let groups: Vec<(&NodeView, &RecoveryReport, &GroupReport)> = nodes
         .iter()
         .zip(answers)
@@ -340,11 +314,8 @@ pub fn assemble(
     let mut replicas: Vec<ReplicaView> = Vec::new();
     for voter in &lead.voters {
         let mut view = replica_view(&voter.node, Some(voter.node_id), &nodes, &groups, now);
-        view.recorded = Some(Recorded {
-            effective: voter.effective,
-            generation: voter.generation,
-            granted: voter.granted,
-        });
+        view.recorded =
+            Some(Recorded { effective: voter.effective, generation: voter.generation, granted: voter.granted });
         replicas.push(view);
     }
     for node in &lead.learners {
@@ -363,13 +334,7 @@ pub fn assemble(
         committed: lead.watermarks.committed,
         quorum_acked_ms: lead.quorum_acked_ms,
     });
-    Observed {
-        nodes,
-        stream: entry,
-        group,
-        no_leader: None,
-        replicas,
-    }
+    Observed { nodes, stream: entry, group, no_leader: None, replicas }
 }
 
 type Answering<'a> = (&'a NodeView, &'a RecoveryReport, &'a GroupReport);
@@ -401,9 +366,7 @@ fn node_view(answer: &NodeAnswer, now: Now) -> NodeView {
 }
 
 fn find_leader<'a>(groups: &[Answering<'a>]) -> (Option<Answering<'a>>, Option<String>) {
-    let claims = groups
-        .iter()
-        .filter(|(_, _, group)| group.role == ReplicaRole::Leader);
+    let claims = groups.iter().filter(|(_, _, group)| group.role == ReplicaRole::Leader);
     let Some(highest) = claims.clone().map(|(_, _, group)| group.term).max() else {
         let named = groups.iter().find_map(|(_, _, group)| group.leader.clone());
         let why = match named {
@@ -415,18 +378,13 @@ fn find_leader<'a>(groups: &[Answering<'a>]) -> (Option<Answering<'a>>, Option<S
     };
     // A replica that has heard of a later term knows that these claims are void.
     if let Some((node, _, group)) = groups.iter().find(|(_, _, group)| group.term > highest) {
-        let why = format!(
-            "{} is in term {}, past every leader's",
-            node.name, group.term
-        );
+        let why = format!("{} is in term {}, past every leader's", node.name, group.term);
         return (None, Some(why));
     }
     let mut claims = claims.filter(|(_, _, group)| group.term == highest);
     let first = claims.next().copied();
     if let Some((second, _, _)) = claims.next() {
-        let first = first
-            .map(|(node, _, _)| node.name.as_str())
-            .unwrap_or_default();
+        let first = first.map(|(node, _, _)| node.name.as_str()).unwrap_or_default();
         let why = format!("both {first} and {} claim term {highest}", second.name);
         return (None, Some(why));
     }
@@ -445,10 +403,7 @@ fn without_leader(nodes: &[NodeView], groups: &[Answering<'_>], now: Now) -> Vec
         .collect();
     names.sort_unstable();
     names.dedup();
-    names
-        .into_iter()
-        .map(|name| replica_view(name, None, nodes, groups, now))
-        .collect()
+    names.into_iter().map(|name| replica_view(name, None, nodes, groups, now)).collect()
 }
 
 fn replica_view(
@@ -477,13 +432,8 @@ fn replica_view(
         view.reach = Reach::Unreachable { why };
         return view;
     }
-    let Some((_, _, group)) = groups
-        .iter()
-        .find(|(answering, _, _)| answering.name == name)
-    else {
-        view.reach = Reach::Unreachable {
-            why: "it does not report this group".to_owned(),
-        };
+    let Some((_, _, group)) = groups.iter().find(|(answering, _, _)| answering.name == name) else {
+        view.reach = Reach::Unreachable { why: "it does not report this group".to_owned() };
         return view;
     };
     view.role = group.role;

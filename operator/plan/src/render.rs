@@ -26,24 +26,19 @@ pub fn plan(plan: &Plan) -> String {
 pub fn step(step: &Step) -> String {
     match step {
         Step::CreateStream { .. } => "create the stream".to_owned(),
-        Step::UpdateStream {
-            changes,
-            generation,
-            ..
-        } => format!("update at generation {generation}: {}", list(changes)),
-        Step::Adopt {
-            changes, previous, ..
-        } => {
+        Step::UpdateStream { changes, generation, .. } => {
+            format!("update at generation {generation}: {}", list(changes))
+        }
+        Step::Adopt { changes, previous, .. } => {
             let from = match previous {
                 Some(owner) => format!(" from {owner}"),
                 None => String::new(),
             };
             format!("adopt the stream{from}: {}", list(changes))
         }
-        Step::ProposeDurability {
-            generation,
-            durability,
-        } => format!("propose durability {durability} as generation {generation}"),
+        Step::ProposeDurability { generation, durability } => {
+            format!("propose durability {durability} as generation {generation}")
+        }
         Step::GrantDurability { node, generation } => {
             format!("grant generation {generation} to {node}")
         }
@@ -61,12 +56,7 @@ fn list(changes: &[FieldChange]) -> String {
 }
 
 fn change(change: &FieldChange) -> String {
-    format!(
-        "{} {} → {}",
-        change.field,
-        short(&change.from),
-        short(&change.to)
-    )
+    format!("{} {} → {}", change.field, short(&change.from), short(&change.to))
 }
 
 /// Longest value shown (characters): events hold 1 kB in all.

@@ -3,9 +3,7 @@
 use crate::desired::Desired;
 use crate::observed::{Observed, StreamView};
 use crate::step::Step;
-use crate::wire::{
-    DurabilityStep, DurabilityStepKind, LeadershipTransfer, Owner, StreamDelete, StreamPut,
-};
+use crate::wire::{DurabilityStep, DurabilityStepKind, LeadershipTransfer, Owner, StreamDelete, StreamPut};
 
 /// One admin call.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,43 +21,25 @@ pub enum Request {
 /// The call that takes `step` under this fence. Taking it twice does no more than taking it once.
 pub fn request(step: &Step, desired: &Desired, observed: &Observed, fence: u64) -> Request {
     match step {
-        Step::CreateStream { config } => Request::Put(StreamPut {
+        Step::CreateStream { config } => {
+            Request::Put(StreamPut { config: config.clone(), owner: Some(desired.owner.clone()), generation: 0, fence })
+        }
+        Step::UpdateStream { config, generation, .. } => Request::Put(StreamPut {
             config: config.clone(),
-            owner: Some(desired.owner.clone()),
-            generation: 0,
-            fence,
-        }),
-        Step::UpdateStream {
-            config, generation, ..
-        } => Request::Put(StreamPut {
-            config: config.clone(),
-            owner: Some(Owner {
-                adopted: is_adopted(observed),
-                ..desired.owner.clone()
-            }),
+            owner: Some(Owner { adopted: is_adopted(observed), ..desired.owner.clone() }),
             generation: *generation,
             fence,
         }),
-        Step::Adopt {
-            config, generation, ..
-        } => Request::Put(StreamPut {
+        Step::Adopt { config, generation, .. } => Request::Put(StreamPut {
             config: config.clone(),
-            owner: Some(Owner {
-                adopted: true,
-                ..desired.owner.clone()
-            }),
+            owner: Some(Owner { adopted: true, ..desired.owner.clone() }),
             generation: *generation,
             fence,
         }),
-        Step::DeleteStream { generation } => Request::Delete(StreamDelete {
-            owner: Some(desired.owner.clone()),
-            generation: *generation,
-            fence,
-        }),
-        Step::ProposeDurability {
-            generation,
-            durability,
-        } => Request::Durability(DurabilityStep {
+        Step::DeleteStream { generation } => {
+            Request::Delete(StreamDelete { owner: Some(desired.owner.clone()), generation: *generation, fence })
+        }
+        Step::ProposeDurability { generation, durability } => Request::Durability(DurabilityStep {
             generation: *generation,
             node: None,
             kind: DurabilityStepKind::Propose,

@@ -29,9 +29,7 @@ pub fn plan(desired: &Desired, observed: &Observed, now: Now) -> Plan {
         return Plan::wait(vec![WaitingOn::Paused]);
     }
     match &observed.stream {
-        StreamView::Unknown { why } => {
-            Plan::wait(vec![WaitingOn::StreamUnknown { why: why.clone() }])
-        }
+        StreamView::Unknown { why } => Plan::wait(vec![WaitingOn::StreamUnknown { why: why.clone() }]),
         StreamView::Absent => creation(desired, observed),
         StreamView::Present(server) => existing(desired, observed, server, now),
     }
@@ -42,16 +40,12 @@ fn deletion(desired: &Desired, observed: &Observed) -> Plan {
         return Plan::default();
     }
     match &observed.stream {
-        StreamView::Unknown { why } => {
-            Plan::wait(vec![WaitingOn::StreamUnknown { why: why.clone() }])
-        }
+        StreamView::Unknown { why } => Plan::wait(vec![WaitingOn::StreamUnknown { why: why.clone() }]),
         // Gone, or somebody else's: nothing here is ours to delete.
         StreamView::Absent => Plan::default(),
         StreamView::Present(server) if !owns(desired, server) => Plan::default(),
         StreamView::Present(_) if desired.paused => Plan::wait(vec![WaitingOn::Paused]),
-        StreamView::Present(server) => Plan::step(Step::DeleteStream {
-            generation: server.generation,
-        }),
+        StreamView::Present(server) => Plan::step(Step::DeleteStream { generation: server.generation }),
     }
 }
 
@@ -66,9 +60,7 @@ fn creation(desired: &Desired, observed: &Observed) -> Plan {
     if have < need {
         return Plan::wait(vec![WaitingOn::TooFewNodes { have, need }]);
     }
-    Plan::step(Step::CreateStream {
-        config: config.clone(),
-    })
+    Plan::step(Step::CreateStream { config: config.clone() })
 }
 
 fn existing(desired: &Desired, observed: &Observed, server: &ServerStream, now: Now) -> Plan {
@@ -94,10 +86,7 @@ enum Decision {
 
 /// Whether the stream belongs to the object behind `desired`.
 pub(crate) fn owns(desired: &Desired, server: &ServerStream) -> bool {
-    server
-        .owner
-        .as_ref()
-        .is_some_and(|owner| owner.same(&desired.owner))
+    server.owner.as_ref().is_some_and(|owner| owner.same(&desired.owner))
 }
 
 fn configuration(desired: &Desired, observed: &Observed, server: &ServerStream) -> Decision {
@@ -106,9 +95,7 @@ fn configuration(desired: &Desired, observed: &Observed, server: &ServerStream) 
     let wanted = desired.config_for(server, adopted);
     let changes = differences(&server.config, &wanted);
 
-    if desired.update == UpdatePolicy::ObserveOnly
-        || (owned && desired.update == UpdatePolicy::CreateOnly)
-    {
+    if desired.update == UpdatePolicy::ObserveOnly || (owned && desired.update == UpdatePolicy::CreateOnly) {
         return Decision::Settled(drift(&changes));
     }
     if !owned && !may_adopt(desired.adoption, server) {
@@ -144,9 +131,7 @@ fn drift(changes: &[FieldChange]) -> Vec<WaitingOn> {
     if changes.is_empty() {
         return Vec::new();
     }
-    vec![WaitingOn::DriftIgnored {
-        fields: changes.iter().map(|change| change.field.clone()).collect(),
-    }]
+    vec![WaitingOn::DriftIgnored { fields: changes.iter().map(|change| change.field.clone()).collect() }]
 }
 
 /// The first change that no server makes.
@@ -156,25 +141,12 @@ pub(crate) fn immutable(changes: &[FieldChange]) -> Option<WaitingOn> {
         "deny_delete" | "deny_purge" => change.to == Value::Bool(false),
         _ => false,
     })?;
-    let text = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
-    Some(WaitingOn::ImmutableField {
-        field: fixed.field.clone(),
-        server: text(&fixed.from),
-        wanted: text(&fixed.to),
-    })
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some(WaitingOn::ImmutableField { field: fixed.field.clone(), server: text(&fixed.from), wanted: text(&fixed.to) })
 }
 
 /// Changes the configuration; a change of size waits until nothing else moves.
-fn update(
-    observed: &Observed,
-    server: &ServerStream,
-    mut wanted: Value,
-    mut changes: Vec<FieldChange>,
-) -> Decision {
+fn update(observed: &Observed, server: &ServerStream, mut wanted: Value, mut changes: Vec<FieldChange>) -> Decision {
     let resizes = changes.iter().any(|change| change.field == "num_replicas");
     if resizes && !may_resize(observed, server) {
         changes.retain(|change| change.field != "num_replicas");
@@ -185,11 +157,7 @@ fn update(
             config.insert("num_replicas".into(), server.replicas().into());
         }
     }
-    Decision::Act(Plan::step(Step::UpdateStream {
-        config: wanted,
-        changes,
-        generation: server.generation,
-    }))
+    Decision::Act(Plan::step(Step::UpdateStream { config: wanted, changes, generation: server.generation }))
 }
 
 /// Whether every voter is in view and none is on its way to another durability.
@@ -203,20 +171,15 @@ pub(crate) fn may_resize(observed: &Observed, server: &ServerStream) -> bool {
     let acting = acting(server);
     let resizing = safety::membership(observed, server.replicas()).is_some();
     safety::missing(observed).is_empty()
-        && observed
-            .voters()
-            .all(|voter| match safety::progress(voter, group, acting) {
-                Progress::Done => true,
-                Progress::Pending => resizing,
-                Progress::Moving | Progress::Settling => false,
-            })
+        && observed.voters().all(|voter| match safety::progress(voter, group, acting) {
+            Progress::Done => true,
+            Progress::Pending => resizing,
+            Progress::Moving | Progress::Settling => false,
+        })
 }
 
 pub(crate) fn acting(server: &ServerStream) -> Acting {
-    Acting {
-        storage: Desired::storage(&server.config),
-        replicas: server.replicas(),
-    }
+    Acting { storage: Desired::storage(&server.config), replicas: server.replicas() }
 }
 
 /// Carries the durability in the server's configuration into the group's log and to every voter.
@@ -231,10 +194,7 @@ fn durability(observed: &Observed, server: &ServerStream, now: Now) -> Plan {
     let target = Durability::from_config(&server.config);
     if !acting.same(target, group.desired) {
         // A wish, not yet a move: it is recorded although a voter is away, which then returns with it.
-        if stale(observed, now)
-            .iter()
-            .any(|w| is_about(w, &group.leader))
-        {
+        if stale(observed, now).iter().any(|w| is_about(w, &group.leader)) {
             return Plan::wait(away);
         }
         return Plan::step(Step::ProposeDurability {
@@ -262,10 +222,7 @@ pub(crate) fn stale(observed: &Observed, now: Now) -> Vec<WaitingOn> {
         .filter(|voter| now.since_ms(voter.at) > crate::observed::ANSWER_AGE_MAX_MS)
         .map(|voter| WaitingOn::Voter {
             node: voter.node.clone(),
-            why: format!(
-                "its last answer is {} s old",
-                now.since_ms(voter.at) / 1_000
-            ),
+            why: format!("its last answer is {} s old", now.since_ms(voter.at) / 1_000),
         })
         .collect()
 }
@@ -284,19 +241,15 @@ fn under_way(observed: &Observed, group: &GroupView, acting: Acting) -> Vec<Wait
                 persisted: voter.persisted(),
                 barrier: group.barrier,
             }),
-            Progress::Settling => Some(WaitingOn::Settling {
-                node: voter.node.clone(),
-            }),
+            Progress::Settling => Some(WaitingOn::Settling { node: voter.node.clone() }),
         })
         .collect()
 }
 
 /// The next replica to move, once none is on its way.
 fn next_move(observed: &Observed, group: &GroupView, acting: Acting) -> Plan {
-    let mut pending: Vec<&ReplicaView> = observed
-        .voters()
-        .filter(|voter| safety::progress(voter, group, acting) == Progress::Pending)
-        .collect();
+    let mut pending: Vec<&ReplicaView> =
+        observed.voters().filter(|voter| safety::progress(voter, group, acting) == Progress::Pending).collect();
     // Most caught up first: it drains fastest, and the promise rises with the last one anyway.
     pending.sort_by_key(|voter| (Reverse(safety::standing(voter)), voter.node.clone()));
     let Some(first) = pending.first() else {
@@ -304,17 +257,11 @@ fn next_move(observed: &Observed, group: &GroupView, acting: Acting) -> Plan {
         return Plan::default();
     };
 
-    let tightens = pending.iter().any(|voter| {
-        voter
-            .recorded
-            .is_some_and(|recorded| acting.tightens(recorded.effective, group.desired))
-    });
+    let tightens = pending
+        .iter()
+        .any(|voter| voter.recorded.is_some_and(|recorded| acting.tightens(recorded.effective, group.desired)));
     // A relaxation frees a group that cannot keep up, so it does not wait for replicas to catch up.
-    let unfit = if tightens {
-        safety::unrecovered(observed)
-    } else {
-        safety::broken(observed)
-    };
+    let unfit = if tightens { safety::unrecovered(observed) } else { safety::broken(observed) };
     if !unfit.is_empty() {
         return Plan::wait(unfit);
     }
@@ -322,10 +269,7 @@ fn next_move(observed: &Observed, group: &GroupView, acting: Acting) -> Plan {
     let follower = pending.iter().find(|voter| voter.node != group.leader);
     let alone = observed.voters().count() == 1;
     if let Some(node) = follower.or(alone.then_some(first)) {
-        return Plan::step(Step::GrantDurability {
-            node: node.node.clone(),
-            generation: group.generation,
-        });
+        return Plan::step(Step::GrantDurability { node: node.node.clone(), generation: group.generation });
     }
     hand_over(observed, group, acting)
 }
@@ -342,12 +286,7 @@ fn hand_over(observed: &Observed, group: &GroupView, acting: Acting) -> Plan {
             (Reverse((accepted, persisted)), voter.node.clone())
         });
     match heir {
-        Some(heir) => Plan::step(Step::TransferLeadership {
-            from: group.leader.clone(),
-            to: heir.node.clone(),
-        }),
-        None => Plan::wait(vec![WaitingOn::TransferTarget {
-            leader: group.leader.clone(),
-        }]),
+        Some(heir) => Plan::step(Step::TransferLeadership { from: group.leader.clone(), to: heir.node.clone() }),
+        None => Plan::wait(vec![WaitingOn::TransferTarget { leader: group.leader.clone() }]),
     }
 }

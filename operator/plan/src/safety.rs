@@ -26,8 +26,7 @@ impl Acting {
 
     /// Whether moving from one to the other strengthens a promise in force.
     pub fn tightens(self, from: Durability, to: Durability) -> bool {
-        from.acting(self.storage, self.replicas)
-            .tightens_to(to.acting(self.storage, self.replicas))
+        from.acting(self.storage, self.replicas).tightens_to(to.acting(self.storage, self.replicas))
     }
 }
 
@@ -55,17 +54,11 @@ pub fn progress(voter: &ReplicaView, group: &GroupView, acting: Acting) -> Progr
     if !acting.same(recorded.effective, group.desired) {
         return Progress::Pending;
     }
-    let agrees = voter
-        .effective
-        .is_some_and(|own| acting.same(own, group.desired));
+    let agrees = voter.effective.is_some_and(|own| acting.same(own, group.desired));
     // A replica that moved for this very change must show that the barrier is behind it. One that
     // had the setting all along has nothing to drain.
     let drained = recorded.generation != group.generation || drained(voter, group, acting);
-    if agrees && drained {
-        Progress::Done
-    } else {
-        Progress::Settling
-    }
+    if agrees && drained { Progress::Done } else { Progress::Settling }
 }
 
 /// Whether what came before the change is as safe at this replica as the new setting promises.
@@ -89,10 +82,9 @@ pub fn missing(observed: &Observed) -> Vec<WaitingOn> {
         .voters()
         .filter_map(|voter| match &voter.reach {
             crate::observed::Reach::Reachable => None,
-            crate::observed::Reach::Unreachable { why } => Some(WaitingOn::Voter {
-                node: voter.node.clone(),
-                why: why.clone(),
-            }),
+            crate::observed::Reach::Unreachable { why } => {
+                Some(WaitingOn::Voter { node: voter.node.clone(), why: why.clone() })
+            }
         })
         .collect()
 }
@@ -102,11 +94,7 @@ pub fn unrecovered(observed: &Observed) -> Vec<WaitingOn> {
     observed
         .voters()
         .filter(|voter| voter.reach.is_reachable() && !voter.is_sound())
-        .map(|voter| WaitingOn::Recovery {
-            node: voter.node.clone(),
-            phase: voter.phase,
-            why: voter.phase_why.clone(),
-        })
+        .map(|voter| WaitingOn::Recovery { node: voter.node.clone(), phase: voter.phase, why: voter.phase_why.clone() })
         .collect()
 }
 
@@ -122,16 +110,10 @@ pub fn broken(observed: &Observed) -> Vec<WaitingOn> {
 pub fn membership(observed: &Observed, replicas: usize) -> Option<WaitingOn> {
     let voters = observed.voters().count();
     let learners = observed.replicas.len() - voters;
-    (voters != replicas || learners > 0).then_some(WaitingOn::Membership {
-        voters,
-        replicas,
-        learners,
-    })
+    (voters != replicas || learners > 0).then_some(WaitingOn::Membership { voters, replicas, learners })
 }
 
 /// How far a replica has come, for choosing between replicas: persisted first, then log.
 pub fn standing(replica: &ReplicaView) -> (u64, u64) {
-    replica
-        .watermarks
-        .map_or((0, 0), |marks| (marks.persisted, marks.accepted))
+    replica.watermarks.map_or((0, 0), |marks| (marks.persisted, marks.accepted))
 }

@@ -8,9 +8,8 @@ mod blocked;
 mod write;
 
 use headwater_crds::{
-    Condition, ConditionStatus, ConditionType, DurabilityStatus, FlushMode, FlushStatus,
-    GoDuration, LastApplied, OperationStatus, Reason, ReplicaPhase, ReplicaRole, ReplicaStatus,
-    SnapshotStatus, Storage, StreamStatus, SyncMode,
+    Condition, ConditionStatus, ConditionType, DurabilityStatus, FlushMode, FlushStatus, GoDuration, LastApplied,
+    OperationStatus, Reason, ReplicaPhase, ReplicaRole, ReplicaStatus, SnapshotStatus, Storage, StreamStatus, SyncMode,
 };
 use serde_json::Value;
 
@@ -37,14 +36,7 @@ pub fn report(
         StreamView::Present(server) => Some(server),
         StreamView::Absent | StreamView::Unknown { .. } => None,
     };
-    let report = Report {
-        desired,
-        observed,
-        plan,
-        server,
-        previous,
-        now: now.to_string(),
-    };
+    let report = Report { desired, observed, plan, server, previous, now: now.to_string() };
     report.status()
 }
 
@@ -92,12 +84,7 @@ impl Report<'_> {
         .map(|(kind, (status, reason, text))| self.condition(kind, status, reason, text))
         .collect();
         match self.data_lost() {
-            Some(text) => conditions.push(self.condition(
-                ConditionType::DataLost,
-                YES,
-                Reason::StreamRecreated,
-                text,
-            )),
+            Some(text) => conditions.push(self.condition(ConditionType::DataLost, YES, Reason::StreamRecreated, text)),
             None => keep_data_lost(&mut conditions, self.old()),
         }
 
@@ -111,11 +98,7 @@ impl Report<'_> {
             leader: self.observed.leader().map(str::to_owned),
             promise: self.observed.promise().map(durability_status),
             flush: self.flush(),
-            commit_index: self
-                .observed
-                .group
-                .as_ref()
-                .map(|group| index(group.committed)),
+            commit_index: self.observed.group.as_ref().map(|group| index(group.committed)),
             max_persist_lag: applied.max().map(index),
             replicas: self.replicas(),
             operation: self.operation(),
@@ -125,29 +108,13 @@ impl Report<'_> {
     }
 
     fn old(&self) -> &[Condition] {
-        self.previous
-            .map(|previous| previous.conditions.as_slice())
-            .unwrap_or_default()
+        self.previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default()
     }
 
-    fn condition(
-        &self,
-        kind: ConditionType,
-        status: ConditionStatus,
-        reason: Reason,
-        text: String,
-    ) -> Condition {
+    fn condition(&self, kind: ConditionType, status: ConditionStatus, reason: Reason, text: String) -> Condition {
         let generation = self.desired.generation;
         let old = self.old();
-        Condition::new(
-            kind,
-            status,
-            reason.as_str(),
-            text,
-            generation,
-            old,
-            &self.now,
-        )
+        Condition::new(kind, status, reason.as_str(), text, generation, old, &self.now)
     }
 
     fn config_synced(&self) -> Answer {
@@ -180,14 +147,9 @@ impl Report<'_> {
     /// The plan says nothing about the configuration: it is equal, or changes are paused.
     fn config_compared(&self) -> Answer {
         let Some(server) = self.server else {
-            return (
-                NO,
-                Reason::StreamMissing,
-                "the stream does not exist".to_owned(),
-            );
+            return (NO, Reason::StreamMissing, "the stream does not exist".to_owned());
         };
-        let adopted = !rollout::owns(self.desired, server)
-            || server.owner.as_ref().is_some_and(|owner| owner.adopted);
+        let adopted = !rollout::owns(self.desired, server) || server.owner.as_ref().is_some_and(|owner| owner.adopted);
         let wanted = self.desired.config_for(server, adopted);
         let changes = headwater_crds::jetstream::differences(&server.config, &wanted);
         if changes.is_empty() {
@@ -195,11 +157,7 @@ impl Report<'_> {
             return (YES, Reason::InSync, text);
         }
         let fields: Vec<&str> = changes.iter().map(|change| change.field.as_str()).collect();
-        let reason = if self.desired.paused {
-            Reason::Paused
-        } else {
-            Reason::Updating
-        };
+        let reason = if self.desired.paused { Reason::Paused } else { Reason::Updating };
         (NO, reason, format!("differs: {}", fields.join(", ")))
     }
 
@@ -209,25 +167,16 @@ impl Report<'_> {
         }
         if self.server.is_none() {
             let (reason, text) = match &self.plan.step {
-                Some(step @ Step::CreateStream { .. }) => {
-                    (Reason::Creating, crate::render::step(step))
-                }
+                Some(step @ Step::CreateStream { .. }) => (Reason::Creating, crate::render::step(step)),
                 _ => match self.plan.waiting.first() {
                     Some(waiting) => (waiting.reason(), waiting.to_string()),
-                    None => (
-                        Reason::StreamMissing,
-                        "the stream does not exist".to_owned(),
-                    ),
+                    None => (Reason::StreamMissing, "the stream does not exist".to_owned()),
                 },
             };
             return (NO, reason, text);
         }
         if self.desired.deleting {
-            return (
-                NO,
-                Reason::Deleting,
-                "the object is being deleted".to_owned(),
-            );
+            return (NO, Reason::Deleting, "the object is being deleted".to_owned());
         }
         let Some(group) = &self.observed.group else {
             let why = self.observed.no_leader.clone().unwrap_or_default();
@@ -241,19 +190,14 @@ impl Report<'_> {
             let tolerated = config.1 == Reason::DriftIgnored || config.1 == Reason::Paused;
             if !tolerated {
                 let reason = match config.1 {
-                    Reason::Adopting | Reason::Updating | Reason::Rolling => {
-                        Reason::ConfigNotApplied
-                    }
+                    Reason::Adopting | Reason::Updating | Reason::Rolling => Reason::ConfigNotApplied,
                     other => other,
                 };
                 return (NO, reason, config.2.clone());
             }
             return (YES, config.1, config.2.clone());
         }
-        let text = format!(
-            "{} leads in term {}; promises {}",
-            group.leader, group.term, group.promise
-        );
+        let text = format!("{} leads in term {}; promises {}", group.leader, group.term, group.promise);
         (YES, Reason::Available, text)
     }
 
@@ -275,12 +219,8 @@ impl Report<'_> {
             };
             return answer(YES, reason, step);
         }
-        let awaited: Vec<&WaitingOn> = self
-            .plan
-            .waiting
-            .iter()
-            .filter(|waiting| !matches!(waiting, WaitingOn::DriftIgnored { .. }))
-            .collect();
+        let awaited: Vec<&WaitingOn> =
+            self.plan.waiting.iter().filter(|waiting| !matches!(waiting, WaitingOn::DriftIgnored { .. })).collect();
         if let Some(first) = awaited.first() {
             let texts: Vec<String> = awaited.iter().map(ToString::to_string).collect();
             return (YES, first.reason(), texts.join("; "));
@@ -314,11 +254,7 @@ impl Report<'_> {
                     reason = worse(reason, kind);
                     let why = replica.phase_why.as_deref().map(|why| format!(": {why}"));
                     let why = why.unwrap_or_default();
-                    texts.push(format!(
-                        "{} is {}{why}",
-                        replica.node,
-                        replica.phase.as_str()
-                    ));
+                    texts.push(format!("{} is {}{why}", replica.node, replica.phase.as_str()));
                 }
             }
         }
@@ -342,10 +278,7 @@ impl Report<'_> {
         };
         let target = Durability::from_config(&server.config);
         if !acting.same(target, group.desired) {
-            let text = format!(
-                "{target} is not yet in the group's log, which wants {}",
-                group.desired
-            );
+            let text = format!("{target} is not yet in the group's log, which wants {}", group.desired);
             return (NO, Reason::Proposing, text);
         }
         let mut texts = Vec::new();
@@ -354,9 +287,7 @@ impl Report<'_> {
             let stage = match safety::progress(voter, group, acting) {
                 Progress::Done => continue,
                 // A voter that is away has what the log recorded, and returns with it.
-                Progress::Settling
-                    if !voter.reach.is_reachable() && recorded(voter, group, acting) =>
-                {
+                Progress::Settling if !voter.reach.is_reachable() && recorded(voter, group, acting) => {
                     continue;
                 }
                 Progress::Moving => {
@@ -380,14 +311,8 @@ impl Report<'_> {
 
     fn flush(&self) -> Option<FlushStatus> {
         let (acting, group, _) = self.acting()?;
-        let lagging = group
-            .promise
-            .acting(acting.storage, acting.replicas)
-            .allow_async_flush;
-        let wanted = group
-            .desired
-            .acting(acting.storage, acting.replicas)
-            .allow_async_flush;
+        let lagging = group.promise.acting(acting.storage, acting.replicas).allow_async_flush;
+        let wanted = group.desired.acting(acting.storage, acting.replicas).allow_async_flush;
         let mode = match (lagging, wanted) {
             (true, true) => FlushMode::Async,
             (false, _) => FlushMode::Sync,
@@ -399,14 +324,11 @@ impl Report<'_> {
             .and_then(|previous| previous.flush.as_ref())
             .filter(|flush| flush.mode == FlushMode::Draining)
             .and_then(|flush| flush.started_at.clone());
-        let past =
-            self.observed
-                .voters()
-                .filter(|voter| match (group.barrier, voter.persisted()) {
-                    (Some(barrier), Some(persisted)) => persisted >= barrier,
-                    (None, _) => true,
-                    (Some(_), None) => false,
-                });
+        let past = self.observed.voters().filter(|voter| match (group.barrier, voter.persisted()) {
+            (Some(barrier), Some(persisted)) => persisted >= barrier,
+            (None, _) => true,
+            (Some(_), None) => false,
+        });
         Some(FlushStatus {
             mode,
             note: flush_note(group.desired, acting),
@@ -428,11 +350,7 @@ impl Report<'_> {
                 ReplicaStatus {
                     node: replica.node.clone(),
                     pod: replica.pod.clone(),
-                    role: if known {
-                        replica.role
-                    } else {
-                        ReplicaRole::Unknown
-                    },
+                    role: if known { replica.role } else { ReplicaRole::Unknown },
                     applied_index: marks.map(|marks| index(marks.applied)),
                     persisted_index: marks.map(|marks| index(marks.persisted)),
                     synced_index: marks.map(|marks| index(marks.synced)),
@@ -465,44 +383,30 @@ impl Report<'_> {
             started_at: None,
         };
         // The same step again is still the same operation.
-        let earlier = self
-            .previous
-            .and_then(|previous| previous.operation.as_ref())
-            .filter(|earlier| {
-                earlier.r#type == operation.r#type
-                    && earlier.node == operation.node
-                    && earlier.generation == operation.generation
-            });
+        let earlier = self.previous.and_then(|previous| previous.operation.as_ref()).filter(|earlier| {
+            earlier.r#type == operation.r#type
+                && earlier.node == operation.node
+                && earlier.generation == operation.generation
+        });
         operation.fence = earlier.and_then(|earlier| earlier.fence);
-        operation.started_at = earlier
-            .and_then(|earlier| earlier.started_at.clone())
-            .or_else(|| Some(self.now.clone()));
+        operation.started_at =
+            earlier.and_then(|earlier| earlier.started_at.clone()).or_else(|| Some(self.now.clone()));
         Some(operation)
     }
 
     fn last_applied(&self, synced: bool) -> Option<LastApplied> {
-        let earlier = self
-            .previous
-            .and_then(|previous| previous.last_applied.clone());
-        let Some(server) = self
-            .server
-            .filter(|server| synced && rollout::owns(self.desired, server))
-        else {
+        let earlier = self.previous.and_then(|previous| previous.last_applied.clone());
+        let Some(server) = self.server.filter(|server| synced && rollout::owns(self.desired, server)) else {
             return earlier;
         };
         let config_hash = fingerprint(&server.config);
         match earlier {
             Some(earlier)
-                if earlier.config_hash == config_hash
-                    && earlier.created.as_deref() == Some(&server.created) =>
+                if earlier.config_hash == config_hash && earlier.created.as_deref() == Some(&server.created) =>
             {
                 Some(earlier)
             }
-            _ => Some(LastApplied {
-                config_hash,
-                time: self.now.clone(),
-                created: Some(server.created.clone()),
-            }),
+            _ => Some(LastApplied { config_hash, time: self.now.clone(), created: Some(server.created.clone()) }),
         }
     }
 
@@ -512,9 +416,9 @@ impl Report<'_> {
         match &self.observed.stream {
             StreamView::Unknown { .. } => None,
             StreamView::Absent if self.desired.deleting => None,
-            StreamView::Absent => Some(format!(
-                "the stream created {known} is gone from the server; its messages are lost"
-            )),
+            StreamView::Absent => {
+                Some(format!("the stream created {known} is gone from the server; its messages are lost"))
+            }
             StreamView::Present(server) if server.created != known => Some(format!(
                 "the stream created {known} was replaced by one created {}; earlier messages are lost",
                 server.created
@@ -541,9 +445,7 @@ fn worse(a: Reason, b: Reason) -> Reason {
 
 /// Whether the log says that the voter has what is wanted.
 fn recorded(voter: &ReplicaView, group: &GroupView, acting: Acting) -> bool {
-    voter.recorded.is_some_and(|recorded| {
-        recorded.granted.is_none() && acting.same(recorded.effective, group.desired)
-    })
+    voter.recorded.is_some_and(|recorded| recorded.granted.is_none() && acting.same(recorded.effective, group.desired))
 }
 
 fn flush_note(desired: Durability, acting: Acting) -> Option<String> {
@@ -562,9 +464,7 @@ fn flush_note(desired: Durability, acting: Acting) -> Option<String> {
 fn durability_status(durability: Durability) -> DurabilityStatus {
     DurabilityStatus {
         sync_mode: durability.sync_mode,
-        sync_interval: durability
-            .sync_interval_ms
-            .map(|ms| GoDuration::from_millis(ms).to_string()),
+        sync_interval: durability.sync_interval_ms.map(|ms| GoDuration::from_millis(ms).to_string()),
         allow_async_flush: durability.allow_async_flush,
     }
 }
@@ -591,10 +491,8 @@ fn fingerprint(config: &Value) -> String {
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
-            let sorted: std::collections::BTreeMap<&String, String> = map
-                .iter()
-                .map(|(key, value)| (key, canonical(value)))
-                .collect();
+            let sorted: std::collections::BTreeMap<&String, String> =
+                map.iter().map(|(key, value)| (key, canonical(value))).collect();
             let fields: Vec<String> = sorted.iter().map(|(k, v)| format!("{k:?}:{v}")).collect();
             format!("{{{}}}", fields.join(","))
         }

@@ -20,18 +20,12 @@ pub struct Plan {
 impl Plan {
     /// A step, and nothing awaited.
     pub fn step(step: Step) -> Self {
-        Self {
-            step: Some(step),
-            waiting: Vec::new(),
-        }
+        Self { step: Some(step), waiting: Vec::new() }
     }
 
     /// No step, because of these.
     pub fn wait(waiting: Vec<WaitingOn>) -> Self {
-        Self {
-            step: None,
-            waiting,
-        }
+        Self { step: None, waiting }
     }
 
     /// Whether all is as wanted.
@@ -118,9 +112,7 @@ impl Step {
     /// Whether the step touches a replica that serves: only one such at a time.
     pub fn is_disruptive(&self) -> bool {
         match self {
-            Self::GrantDurability { .. }
-            | Self::TransferLeadership { .. }
-            | Self::DeleteStream { .. } => true,
+            Self::GrantDurability { .. } | Self::TransferLeadership { .. } | Self::DeleteStream { .. } => true,
             Self::CreateStream { .. }
             | Self::UpdateStream { .. }
             | Self::Adopt { .. }
@@ -254,10 +246,9 @@ impl WaitingOn {
     /// Whether only a person can end the wait.
     pub fn needs_a_person(&self) -> bool {
         match self {
-            Self::StreamMissing
-            | Self::AdoptionRefused { .. }
-            | Self::ImmutableField { .. }
-            | Self::Refused { .. } => true,
+            Self::StreamMissing | Self::AdoptionRefused { .. } | Self::ImmutableField { .. } | Self::Refused { .. } => {
+                true
+            }
             Self::Paused
             | Self::StreamUnknown { .. }
             | Self::TooFewNodes { .. }
@@ -279,9 +270,7 @@ impl WaitingOn {
             Self::Paused => Reason::Paused,
             Self::StreamUnknown { .. } => Reason::ClusterUnreachable,
             Self::StreamMissing => Reason::StreamMissing,
-            Self::TooFewNodes { .. } | Self::Voter { .. } | Self::Membership { .. } => {
-                Reason::ReplicaMissing
-            }
+            Self::TooFewNodes { .. } | Self::Voter { .. } | Self::Membership { .. } => Reason::ReplicaMissing,
             Self::AdoptionRefused { .. } => Reason::AdoptionRefused,
             Self::ImmutableField { .. } => Reason::ImmutableField,
             Self::DriftIgnored { .. } => Reason::DriftIgnored,
@@ -321,10 +310,9 @@ impl fmt::Display for WaitingOn {
             }
             Self::Leader { why } => write!(f, "no leader: {why}"),
             Self::Voter { node, why } => write!(f, "voter {node} does not answer: {why}"),
-            Self::Membership { voters, replicas, learners } => write!(
-                f,
-                "replicas are changing: {voters} of {replicas} vote, {learners} still learning"
-            ),
+            Self::Membership { voters, replicas, learners } => {
+                write!(f, "replicas are changing: {voters} of {replicas} vote, {learners} still learning")
+            }
             Self::Recovery { node, phase, why } => {
                 write!(f, "{node} is {}", phase.as_str())?;
                 match why {
@@ -342,9 +330,9 @@ impl fmt::Display for WaitingOn {
             Self::TransferTarget { leader } => {
                 write!(f, "no follower is fit to take leadership over from {leader}")
             }
-            Self::ReplicasChange => {
-                f.write_str("the number of replicas changes once every voter answers and the durability change is complete")
-            }
+            Self::ReplicasChange => f.write_str(
+                "the number of replicas changes once every voter answers and the durability change is complete",
+            ),
             Self::Refused { why } => write!(f, "the server refused: {why}"),
         }
     }

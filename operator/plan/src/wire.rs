@@ -26,9 +26,7 @@ pub struct RecoveryReport {
 impl RecoveryReport {
     /// The report of a stream's group, if a replica of it is here.
     pub fn stream(&self, account: &str, stream: &str) -> Option<&GroupReport> {
-        self.groups
-            .iter()
-            .find(|group| group.account == account && group.stream == stream)
+        self.groups.iter().find(|group| group.account == account && group.stream == stream)
     }
 }
 
@@ -170,11 +168,7 @@ impl Durability {
             SyncMode::Interval => self.sync_interval_ms,
             SyncMode::Always | SyncMode::NoWait => None,
         };
-        Self {
-            sync_mode: self.sync_mode,
-            sync_interval_ms,
-            allow_async_flush,
-        }
+        Self { sync_mode: self.sync_mode, sync_interval_ms, allow_async_flush }
     }
 
     /// Rank per promise; smaller is stronger.
@@ -184,11 +178,7 @@ impl Durability {
             SyncMode::Interval => 1,
             SyncMode::NoWait => 2,
         };
-        (
-            mode,
-            self.sync_interval_ms.unwrap_or(0),
-            u8::from(self.allow_async_flush),
-        )
+        (mode, self.sync_interval_ms.unwrap_or(0), u8::from(self.allow_async_flush))
     }
 
     /// Whether moving from `self` to `to` strengthens any promise, so that a replica must drain
@@ -206,11 +196,7 @@ impl std::fmt::Display for Durability {
         if let Some(ms) = self.sync_interval_ms {
             write!(f, "({})", headwater_crds::GoDuration::from_millis(ms))?;
         }
-        f.write_str(if self.allow_async_flush {
-            "+async"
-        } else {
-            "+sync"
-        })
+        f.write_str(if self.allow_async_flush { "+async" } else { "+sync" })
     }
 }
 
@@ -399,10 +385,7 @@ pub struct ErrorBody {
 mod id_text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "serde's `with` passes a reference"
-    )]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's `with` passes a reference")]
     pub(super) fn serialize<S: Serializer>(id: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(id)
     }
@@ -427,11 +410,7 @@ mod tests {
     use super::*;
 
     fn durability(sync_mode: SyncMode, ms: Option<u64>, allow_async_flush: bool) -> Durability {
-        Durability {
-            sync_mode,
-            sync_interval_ms: ms,
-            allow_async_flush,
-        }
+        Durability { sync_mode, sync_interval_ms: ms, allow_async_flush }
     }
 
     #[test]
@@ -458,15 +437,9 @@ mod tests {
 
     #[test]
     fn a_setting_without_effect_equals_its_opposite() {
-        let (yes, no) = (
-            durability(SyncMode::Always, None, true),
-            durability(SyncMode::Always, None, false),
-        );
+        let (yes, no) = (durability(SyncMode::Always, None, true), durability(SyncMode::Always, None, false));
         assert_eq!(yes.acting(Storage::File, 1), no.acting(Storage::File, 1));
-        assert_eq!(
-            yes.acting(Storage::Memory, 3),
-            no.acting(Storage::Memory, 3)
-        );
+        assert_eq!(yes.acting(Storage::Memory, 3), no.acting(Storage::Memory, 3));
         assert_ne!(yes.acting(Storage::File, 3), no.acting(Storage::File, 3));
     }
 
@@ -481,10 +454,7 @@ mod tests {
         };
         let json = serde_json::to_value(&voter).unwrap();
         assert_eq!(json["node_id"], "18446744073709551615");
-        assert_eq!(
-            serde_json::from_value::<Voter>(json.clone()).unwrap(),
-            voter
-        );
+        assert_eq!(serde_json::from_value::<Voter>(json.clone()).unwrap(), voter);
         let mut number = json;
         number["node_id"] = 7.into();
         assert_eq!(serde_json::from_value::<Voter>(number).unwrap().node_id, 7);

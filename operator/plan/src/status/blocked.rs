@@ -8,12 +8,7 @@ use crate::step::WaitingOn;
 use crate::time::Now;
 
 /// The status of an object whose spec cannot be used.
-pub fn invalid(
-    generation: i64,
-    problems: &Problems,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
+pub fn invalid(generation: i64, problems: &Problems, previous: Option<&StreamStatus>, now: Now) -> StreamStatus {
     let text = problems.to_string();
     blocked(
         generation,
@@ -35,46 +30,24 @@ pub fn cluster_not_found(
     let text = format!(
         "StreamCluster {cluster:?} does not exist in namespace {namespace:?}; create it there, or create this Stream anew with spec.clusterRef.name set to one that does"
     );
-    blocked(
-        generation,
-        (ConditionStatus::False, Reason::ClusterNotFound, &text),
-        None,
-        previous,
-        now,
-    )
+    blocked(generation, (ConditionStatus::False, Reason::ClusterNotFound, &text), None, previous, now)
 }
 
 /// The status when the cluster could not be asked at all.
-pub fn unreachable(
-    generation: i64,
-    why: &str,
-    previous: Option<&StreamStatus>,
-    now: Now,
-) -> StreamStatus {
-    blocked(
-        generation,
-        (ConditionStatus::Unknown, Reason::ClusterUnreachable, why),
-        None,
-        previous,
-        now,
-    )
+pub fn unreachable(generation: i64, why: &str, previous: Option<&StreamStatus>, now: Now) -> StreamStatus {
+    blocked(generation, (ConditionStatus::Unknown, Reason::ClusterUnreachable, why), None, previous, now)
 }
 
 /// Adds that the server refused a step for a reason that will not pass by itself.
 pub fn refused(status: &mut StreamStatus, generation: i64, why: &str, now: Now) {
     let now = now.to_string();
     let old = status.conditions.clone();
-    status
-        .conditions
-        .retain(|c| c.r#type != ConditionType::Stalled.as_str());
+    status.conditions.retain(|c| c.r#type != ConditionType::Stalled.as_str());
     status.conditions.push(Condition::new(
         ConditionType::Stalled,
         ConditionStatus::True,
         Reason::Refused.as_str(),
-        WaitingOn::Refused {
-            why: why.to_owned(),
-        }
-        .to_string(),
+        WaitingOn::Refused { why: why.to_owned() }.to_string(),
         generation,
         &old,
         &now,
@@ -88,9 +61,7 @@ fn blocked(
     previous: Option<&StreamStatus>,
     now: Now,
 ) -> StreamStatus {
-    let old = previous
-        .map(|p| p.conditions.as_slice())
-        .unwrap_or_default();
+    let old = previous.map(|p| p.conditions.as_slice()).unwrap_or_default();
     let now = now.to_string();
     let make = |kind, status, reason: Reason, text: &str| {
         Condition::new(kind, status, reason.as_str(), text, generation, old, &now)

@@ -19,20 +19,9 @@ pub fn write_due(old: &StreamStatus, new: &StreamStatus, since_ms: i64) -> bool 
         return false;
     }
     let busy = new.operation.is_some()
-        || new
-            .replicas
-            .iter()
-            .any(|replica| replica.phase != ReplicaPhase::Recovered)
-        || new
-            .flush
-            .as_ref()
-            .is_some_and(|flush| flush.mode == FlushMode::Draining);
-    since_ms
-        >= if busy {
-            INDEX_WRITE_BUSY_MS
-        } else {
-            INDEX_WRITE_STEADY_MS
-        }
+        || new.replicas.iter().any(|replica| replica.phase != ReplicaPhase::Recovered)
+        || new.flush.as_ref().is_some_and(|flush| flush.mode == FlushMode::Draining);
+    since_ms >= if busy { INDEX_WRITE_BUSY_MS } else { INDEX_WRITE_STEADY_MS }
 }
 
 /// The status without what changes all the time.

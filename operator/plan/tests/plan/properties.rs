@@ -16,10 +16,7 @@ const SETTINGS: [&str; 6] = [
 ];
 
 fn setting(which: usize, replicas: usize) -> Desired {
-    wish(&format!(
-        "replicas: {replicas}, {}",
-        SETTINGS[which % SETTINGS.len()]
-    ))
+    wish(&format!("replicas: {replicas}, {}", SETTINGS[which % SETTINGS.len()]))
 }
 
 /// What may happen between two plans.
@@ -59,11 +56,7 @@ fn name(world: &World, which: usize) -> String {
 
 /// Replicas that have been told to move and have not, plus those away: all that is not at its post.
 fn in_motion(world: &World) -> usize {
-    world
-        .nodes
-        .values()
-        .filter(|node| node.granted.is_some())
-        .count()
+    world.nodes.values().filter(|node| node.granted.is_some()).count()
 }
 
 proptest! {

@@ -17,11 +17,7 @@ fn report(world: &World, wanted: &Desired, previous: Option<&StreamStatus>) -> S
 
 /// `Type=Status/Reason`, one per line.
 fn conditions(status: &StreamStatus) -> String {
-    status
-        .conditions
-        .iter()
-        .map(|c| format!("{}={}/{}\n", c.r#type, c.status.as_str(), c.reason))
-        .collect()
+    status.conditions.iter().map(|c| format!("{}={}/{}\n", c.r#type, c.status.as_str(), c.reason)).collect()
 }
 
 #[test]
@@ -39,12 +35,7 @@ fn a_stream_at_rest_is_ready_and_nothing_else_is_true_that_should_not_be() {
     assert_eq!(status.leader.as_deref(), Some("n1"));
     assert_eq!(status.flush.unwrap().mode, FlushMode::Async);
     assert_eq!(status.observed_generation, Some(1));
-    assert!(
-        status
-            .conditions
-            .iter()
-            .all(|c| c.observed_generation == Some(1))
-    );
+    assert!(status.conditions.iter().all(|c| c.observed_generation == Some(1)));
     assert!(status.last_applied.is_some());
 }
 
@@ -71,22 +62,15 @@ fn a_drain_shows_as_reconciling_and_leaves_the_stream_ready() {
     let flush = first.flush.clone().unwrap();
     assert_eq!(flush.mode, FlushMode::Draining);
     assert_eq!(flush.barrier_index, Some(101));
-    assert_eq!(
-        (flush.replicas_past_barrier, flush.replicas_total),
-        (Some(1), Some(3))
-    );
+    assert_eq!((flush.replicas_past_barrier, flush.replicas_total), (Some(1), Some(3)));
     assert!(first.promise.as_ref().unwrap().allow_async_flush);
 
     world.now_ms += 5_000;
     let second = report(&world, &wanted, Some(&first));
     assert_eq!(second.flush.unwrap().started_at, flush.started_at);
     assert_eq!(
-        find(&second.conditions, ConditionType::Ready)
-            .unwrap()
-            .last_transition_time,
-        find(&first.conditions, ConditionType::Ready)
-            .unwrap()
-            .last_transition_time
+        find(&second.conditions, ConditionType::Ready).unwrap().last_transition_time,
+        find(&first.conditions, ConditionType::Ready).unwrap().last_transition_time
     );
 }
 
@@ -129,12 +113,7 @@ fn no_leader_is_said() {
     let mut world = World::with(&wish(ASYNC), 3);
     world.leader = None;
     let status = report(&world, &wish(ASYNC), None);
-    assert_eq!(
-        find(&status.conditions, ConditionType::Ready)
-            .unwrap()
-            .reason,
-        "NoLeader"
-    );
+    assert_eq!(find(&status.conditions, ConditionType::Ready).unwrap().reason, "NoLeader");
 }
 
 #[test]
@@ -155,11 +134,7 @@ fn a_refused_adoption_stalls() {
 #[test]
 fn drift_under_create_only_is_visible_and_ready() {
     let world = World::with(&wish(ASYNC), 3);
-    let status = report(
-        &world,
-        &wish("replicas: 3, maxMsgs: 9, updatePolicy: CreateOnly"),
-        None,
-    );
+    let status = report(&world, &wish("replicas: 3, maxMsgs: 9, updatePolicy: CreateOnly"), None);
     insta::assert_snapshot!(conditions(&status), @r"
     Ready=True/DriftIgnored
     Reconciling=False/Converged
@@ -180,26 +155,16 @@ fn a_stream_that_vanished_is_made_anew_with_the_loss_on_record() {
     let gone = report(&world, &wanted, Some(&before));
     let lost = find(&gone.conditions, ConditionType::DataLost).unwrap();
     assert_eq!(lost.reason, "StreamRecreated");
-    assert!(
-        lost.message.contains("gone from the server"),
-        "{}",
-        lost.message
-    );
+    assert!(lost.message.contains("gone from the server"), "{}", lost.message);
 
     let seen = world.observe();
     let next = plan(&wanted, &seen, world.now());
     world.take(&wanted, &seen, &next).unwrap();
     let anew = report(&world, &wanted, Some(&gone));
     assert!(find(&anew.conditions, ConditionType::DataLost).is_some());
-    assert_eq!(
-        find(&anew.conditions, ConditionType::Ready).unwrap().reason,
-        "Available"
-    );
+    assert_eq!(find(&anew.conditions, ConditionType::Ready).unwrap().reason, "Available");
     let later = report(&world, &wanted, Some(&anew));
-    assert!(
-        find(&later.conditions, ConditionType::DataLost).is_some(),
-        "the record stays"
-    );
+    assert!(find(&later.conditions, ConditionType::DataLost).is_some(), "the record stays");
 }
 
 #[test]
@@ -207,17 +172,10 @@ fn settings_without_effect_say_so() {
     for (spec, expected) in [
         ("replicas: 1", "one replica"),
         ("replicas: 3, storage: memory", "memory stream"),
-        (
-            "replicas: 3, syncMode: noWait, allowAsyncFlush: false",
-            "noWait implies",
-        ),
+        ("replicas: 3, syncMode: noWait, allowAsyncFlush: false", "noWait implies"),
     ] {
         let world = World::with(&wish(spec), 3);
-        let note = report(&world, &wish(spec), None)
-            .flush
-            .unwrap()
-            .note
-            .unwrap();
+        let note = report(&world, &wish(spec), None).flush.unwrap().note.unwrap();
         assert!(note.contains(expected), "{spec}: {note}");
     }
     let world = World::with(&wish(ASYNC), 3);
@@ -248,10 +206,7 @@ fn an_invalid_spec_stalls_and_a_missing_cluster_does_not() {
     DurabilityInSync=Unknown/ClusterNotFound
     ");
     let text = &missing.conditions[0].message;
-    assert!(
-        text.contains("main") && text.contains("shop") && text.contains("create it"),
-        "{text}"
-    );
+    assert!(text.contains("main") && text.contains("shop") && text.contains("create it"), "{text}");
     let silent = status::unreachable(4, "timeout", Some(&missing), now);
     assert_eq!(silent.conditions[0].status.as_str(), "Unknown");
 }

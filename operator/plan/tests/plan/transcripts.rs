@@ -9,12 +9,7 @@ const ASYNC: &str = "replicas: 3, allowAsyncFlush: true";
 const SYNC: &str = "replicas: 3, allowAsyncFlush: false";
 
 fn other() -> Owner {
-    Owner {
-        namespace: "shop".into(),
-        name: "other".into(),
-        uid: "u2".into(),
-        adopted: false,
-    }
+    Owner { namespace: "shop".into(), name: "other".into(), uid: "u2".into(), adopted: false }
 }
 
 #[test]
@@ -145,11 +140,7 @@ fn no_leader_means_waiting() {
     let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(ASYNC));
     script.world.leader = None;
     script.round();
-    script
-        .world
-        .nodes
-        .values_mut()
-        .for_each(|node| node.up = false);
+    script.world.nodes.values_mut().for_each(|node| node.up = false);
     script.round();
     insta::assert_snapshot!(script.text, @r"
     wait: no leader: no replica leads
@@ -159,10 +150,7 @@ fn no_leader_means_waiting() {
 
 #[test]
 fn a_single_replica_has_nobody_to_hand_over_to() {
-    let mut script = Script::new(
-        World::with(&wish("replicas: 1"), 1),
-        wish("replicas: 1, syncMode: noWait"),
-    );
+    let mut script = Script::new(World::with(&wish("replicas: 1"), 1), wish("replicas: 1, syncMode: noWait"));
     script.finish(100);
     script.note("allowAsyncFlush has no effect on one replica");
     script.wish = wish("replicas: 1, syncMode: noWait, allowAsyncFlush: false");
@@ -267,9 +255,7 @@ fn a_size_that_cannot_be_reached_can_be_corrected() {
     let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(ASYNC));
     script.note("five replicas were asked for, and there are three nodes");
     script.world.stream.as_mut().unwrap().config["num_replicas"] = 5.into();
-    script
-        .world
-        .set_metadata("headwater.allow_async_flush", "false");
+    script.world.set_metadata("headwater.allow_async_flush", "false");
     script.wish = wish("replicas: 5, allowAsyncFlush: false");
     script.round();
     script.round();
@@ -318,10 +304,7 @@ fn a_stream_is_deleted_only_under_policy_delete_and_only_if_it_is_ours() {
 
 #[test]
 fn paused_and_restrained_wishes_change_nothing() {
-    let mut script = Script::new(
-        World::with(&wish(ASYNC), 3),
-        wish("replicas: 3, maxMsgs: 5"),
-    );
+    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish("replicas: 3, maxMsgs: 5"));
     script.wish.paused = true;
     script.round();
     script.wish = wish("replicas: 3, maxMsgs: 5, updatePolicy: CreateOnly");

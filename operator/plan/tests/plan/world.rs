@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 
 use headwater_crds::{ReplicaPhase, ReplicaRole, Stream};
 use headwater_plan::wire::{
-    Durability, DurabilityStep, DurabilityStepKind, GroupReport, Owner, RecoveryReport, Snapshot,
-    StreamPut, Voter, Watermarks,
+    Durability, DurabilityStep, DurabilityStepKind, GroupReport, Owner, RecoveryReport, Snapshot, StreamPut, Voter,
+    Watermarks,
 };
 use headwater_plan::{
-    Desired, NodeAnswer, Now, Observed, Plan, Request, ServerStream, StreamView, assemble, lint,
-    plan, render, request,
+    Desired, NodeAnswer, Now, Observed, Plan, Request, ServerStream, StreamView, assemble, lint, plan, render, request,
 };
 
 pub(crate) const NAME: &str = "ORDERS";
@@ -66,9 +65,7 @@ impl World {
             granted: None,
         };
         Self {
-            nodes: (1..=nodes)
-                .map(|n| (format!("n{n}"), node.clone()))
-                .collect(),
+            nodes: (1..=nodes).map(|n| (format!("n{n}"), node.clone())).collect(),
             stream: None,
             leader: None,
             term: 0,
@@ -104,10 +101,7 @@ impl World {
     }
 
     pub(crate) fn answers(&self) -> Vec<NodeAnswer> {
-        self.nodes
-            .iter()
-            .map(|(name, node)| self.answer(name, node))
-            .collect()
+        self.nodes.iter().map(|(name, node)| self.answer(name, node)).collect()
     }
 
     fn answer(&self, name: &str, node: &Node) -> NodeAnswer {
@@ -148,21 +142,14 @@ impl World {
             })
             .collect();
         voters.iter().find(|voter| voter.node == name)?;
-        let promise = voters
-            .iter()
-            .map(|voter| voter.effective)
-            .reduce(|a, b| if a.tightens_to(b) { a } else { b })
-            .unwrap();
+        let promise =
+            voters.iter().map(|voter| voter.effective).reduce(|a, b| if a.tightens_to(b) { a } else { b }).unwrap();
         let leads = self.leader.as_deref() == Some(name);
         Some(GroupReport {
             group: 7,
             stream: NAME.into(),
             account: "$G".into(),
-            role: if leads {
-                ReplicaRole::Leader
-            } else {
-                ReplicaRole::Follower
-            },
+            role: if leads { ReplicaRole::Leader } else { ReplicaRole::Follower },
             leader: self.leader.clone(),
             term: self.term,
             watermarks: Watermarks {
@@ -205,12 +192,7 @@ impl World {
     }
 
     /// Takes the plan's step.
-    pub(crate) fn take(
-        &mut self,
-        wish: &Desired,
-        seen: &Observed,
-        plan: &Plan,
-    ) -> Result<(), String> {
+    pub(crate) fn take(&mut self, wish: &Desired, seen: &Observed, plan: &Plan) -> Result<(), String> {
         let Some(step) = &plan.step else {
             return Ok(());
         };
@@ -265,12 +247,7 @@ impl World {
                 format!("2026-01-01T00:00:{:02}Z", self.made)
             }
         };
-        self.stream = Some(ServerStream {
-            config: put.config,
-            owner: put.owner,
-            generation: current + 1,
-            created,
-        });
+        self.stream = Some(ServerStream { config: put.config, owner: put.owner, generation: current + 1, created });
         let kept = self.stream.as_ref().map_or(0, ServerStream::replicas);
         let stays = |leader: &String| self.nodes.keys().take(kept).any(|name| name == leader);
         if !self.leader.as_ref().is_some_and(stays) {
@@ -354,11 +331,7 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(world: World, wish: Desired) -> Self {
-        Self {
-            world,
-            wish,
-            text: String::new(),
-        }
+        Self { world, wish, text: String::new() }
     }
 
     pub(crate) fn note(&mut self, what: &str) {
