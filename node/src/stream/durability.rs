@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headwater_core::durability::{Durability, DurabilityCommand, SyncMode};
+use headwater_core::durability::{Durability, DurabilityCommand, FlushMode, SyncMode};
 use headwater_core::ids::{Generation, RaftNodeId};
 use headwater_core::stream::{Command, ConfigChange};
 use headwater_protocol::api::stream_config::StreamConfig;
@@ -70,6 +70,11 @@ impl StreamReplica {
         }
         let (from, to, barrier) = (mine.effective, durability.desired(), durability.barrier());
         if !needs_drain(from, to) {
+            if to.flush == FlushMode::Sync && inner.flushing.persisted() < barrier {
+                // Nothing waits for it here, but a planner moves the next replica only once it sees this one past the barrier.
+                inner.flushing.set_barrier(barrier);
+                self.flush_if_due(inner);
+            }
             return Some(generation);
         }
         if inner.flushing.persisted() < barrier {
@@ -95,8 +100,6 @@ fn needs_drain(from: Durability, to: Durability) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use headwater_core::durability::FlushMode;
-
     use super::*;
 
     #[test]
