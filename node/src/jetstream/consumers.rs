@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headwater_core::consumer::{ConsumerOp, CreateConsumer, CreateOutcome, StartAt, UpdateConsumer};
+use headwater_core::consumer::{ConsumerOp, CreateConsumer, CreateOutcome, StartAt, Tracking, UpdateConsumer};
 use headwater_core::stream::{Applied, StreamEvent, StreamView};
 use headwater_protocol::api::consumer::{ConsumerAction, ConsumerInfo, CreateConsumerRequest, PauseRequest, PauseResponse, SequenceInfo};
 use headwater_protocol::api::consumer_config::ConsumerConfig;
@@ -113,6 +113,14 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
         let pair: SequenceInfo = pair(p, at);
         SequenceInfo { stream_seq: pair.stream_seq.max(gone), ..pair }
     };
+    let cluster = context.is_clustered().then(|| {
+        let mut cluster = cluster_info(context, replica, raft.as_ref());
+        if pump.tracking() == Tracking::Local {
+            // Where it stands is known to the leader alone.
+            cluster.replicas.clear();
+        }
+        cluster
+    });
     let remaining = found.paused_until.map_or(0, |until| i64::try_from(until.since_ns(now)).unwrap_or(i64::MAX));
     Some(ConsumerInfo {
         stream_name: replica.spec.name.clone(),
@@ -125,7 +133,7 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
         num_redelivered: found.num_redelivered,
         num_waiting: found.num_waiting,
         num_pending: found.num_pending,
-        cluster: context.is_clustered().then(|| cluster_info(context, replica, raft.as_ref())),
+        cluster,
         push_bound: false,
         paused: found.paused_until.is_some(),
         pause_remaining: remaining,

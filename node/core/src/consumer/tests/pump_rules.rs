@@ -103,6 +103,13 @@ fn a_request_that_does_not_wait_gets_what_there_is() {
     let actions = world.settle();
     assert_eq!(delivered(&actions), [(3, 1)]);
     assert_eq!(statuses(&actions), ["later 408 Request Timeout"]);
+    // What was not logged before it was sent ends with another status.
+    let mut world = World::new(explicit(), Tracking::LoggedAfter);
+    world.publish(2);
+    world.pull(no_wait("some", 5));
+    let actions = world.settle();
+    assert_eq!(delivered(&actions), [(1, 1), (2, 1)]);
+    assert_eq!(statuses(&actions), ["some 404 No Messages"]);
     // Others are waiting for more than there is.
     let mut config = explicit();
     config.max_ack_pending = Some(1);
@@ -112,6 +119,26 @@ fn a_request_that_does_not_wait_gets_what_there_is() {
     world.settle();
     world.pull(no_wait("late", 1));
     assert_eq!(statuses(&world.settle()), ["late 408 Requests Pending"]);
+}
+
+#[test]
+fn a_turn_is_as_long_as_it_may_be_and_a_paused_pump_waits() {
+    let mut world = World::new(explicit(), Tracking::LoggedAfter);
+    world.publish(5);
+    world.pull(request("a", 5));
+    world.pump.limit_turn(2);
+    world.poll();
+    assert_eq!(delivered(&world.actions), [(1, 1), (2, 1)]);
+    assert_eq!(world.pump.next_deadline(world.state()), Some(Timestamp::ZERO));
+    let until = world.now + SECOND;
+    world.pump.pause(Timestamp::new(until));
+    assert_eq!(world.pump.next_deadline(world.state()), Some(Timestamp::new(until)));
+    world.poll();
+    assert_eq!(world.actions.len(), 2);
+    world.wait(SECOND);
+    world.pump.limit_turn(usize::MAX);
+    world.poll();
+    assert_eq!(world.actions.len(), 5);
 }
 
 #[test]
@@ -474,6 +501,9 @@ fn last_per_subject_starts_with_the_current_values() {
     let config = ConsumerConfig { deliver_policy: DeliverPolicy::LastPerSubject, ..explicit() };
     let mut world = World::over(messages, config, Tracking::LoggedFirst);
     assert_eq!(world.info().num_pending, 3);
+    // The first of them is 3: what is before it is behind the consumer.
+    assert_eq!(world.info().delivered.stream.get(), 2);
+    assert_eq!(world.info().ack_floor.stream.get(), 2);
     world.messages.publish("k1", 0);
     assert_eq!(world.info().num_pending, 4);
     world.pull(request("a", 1));
