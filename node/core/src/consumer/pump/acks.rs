@@ -1,6 +1,7 @@
 //! What clients say of deliveries, turned into what the log will say.
 
 use super::super::state::ConsumerState;
+use super::super::view::MessageView;
 use super::turn::Decided;
 use super::{Ack, AckVerb, ConsumerEvent, ConsumerPump, PumpAction, settles_all};
 use crate::ids::{StreamSeq, Timestamp};
@@ -10,6 +11,7 @@ impl ConsumerPump {
     pub(super) fn take_acks(
         &mut self,
         state: &ConsumerState,
+        view: &dyn MessageView,
         now: Timestamp,
         decided: &mut Decided,
         out: &mut Vec<PumpAction>,
@@ -19,7 +21,7 @@ impl ConsumerPump {
                 let request = request.clone();
                 self.arrivals.push_back(request);
             }
-            let takes_effect = self.take_ack(&ack, state, now, decided);
+            let takes_effect = self.take_ack(&ack, state, view, now, decided);
             if let Some(to) = &ack.reply {
                 if takes_effect {
                     decided.replies.push(to.clone());
@@ -43,13 +45,22 @@ impl ConsumerPump {
     }
 
     /// Whether the ack changes anything.
-    fn take_ack(&mut self, ack: &Ack, state: &ConsumerState, now: Timestamp, decided: &mut Decided) -> bool {
+    fn take_ack(
+        &mut self,
+        ack: &Ack,
+        state: &ConsumerState,
+        view: &dyn MessageView,
+        now: Timestamp,
+        decided: &mut Decided,
+    ) -> bool {
         let seq = ack.seq;
         if !state.config().tracks_acks() {
             return false;
         }
         let entry = state.pending(seq);
         let sent_ahead = entry.is_none() && seq > state.delivered().stream && seq < self.cursor.position();
+        // A message that was removed before its delivery is applied never counts as pending, so nothing is freed by it.
+        let sent_ahead = sent_ahead && view.contains(seq);
         let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
         if acked && settles_all(state.config()) {
             let through = seq.min(StreamSeq::new(self.cursor.position().get().saturating_sub(1)));

@@ -93,7 +93,7 @@ impl ConsumerPump {
         let may_propose = !self.is_blocked();
         let mut decided = Decided::default();
         if may_propose {
-            self.take_acks(current, now, &mut decided, out);
+            self.take_acks(current, view, now, &mut decided, out);
             self.collect_due(current, now, &mut decided);
         }
         self.admit(current, view, now, out);

@@ -569,6 +569,27 @@ fn a_pause_holds_deliveries_until_it_ends() {
 }
 
 #[test]
+fn an_ack_of_a_removed_message_makes_no_room() {
+    let config = ConsumerConfig { max_ack_pending: Some(3), ..explicit() };
+    let mut world = World::new(config, Tracking::LoggedAfter);
+    world.publish(3);
+    world.pull(request("a", 3));
+    world.poll();
+    assert_eq!(delivered(&world.actions), [(1, 1), (2, 1), (3, 1)]);
+    // Another leader, which has not heard of these deliveries; then one of the messages goes.
+    world.refuse_all();
+    world.fail_over();
+    world.remove(3, 3);
+    world.publish(1);
+    world.pull(request("b", 9));
+    world.poll();
+    world.ack(3, AckVerb::Ack);
+    world.publish(2);
+    world.settle();
+    assert_eq!(world.state().pending_count(), 3);
+}
+
+#[test]
 fn requests_without_listeners_are_dropped() {
     let mut world = world();
     world.pull(request("gone", 1));
