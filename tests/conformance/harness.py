@@ -299,7 +299,8 @@ class Transcript:
                 answer = None
             error = (answer or {}).get("error", {}) if isinstance(answer, dict) else {}
             # No leader yet, or peers not all known yet: an election, not an answer.
-            if error.get("err_code") in (10008, 10005) and self.mode == "cluster":
+            # 10049: nats-server could not make the stream's folder; seen under load, and gone with the next try.
+            if error.get("err_code") == 10049 or (error.get("err_code") in (10008, 10005) and self.mode == "cluster"):
                 time.sleep(0.25)
                 continue
             break

@@ -185,6 +185,8 @@ def _(t):
     time.sleep(0.3)
     for n in range(3):
         other.request("WF.x", f"m{n}")
+        # Each is delivered before the next is stored, so that what is left behind it does not depend on chance.
+        time.sleep(0.3)
     ops = t.c.collect(1.0)
     t.all([(o[0], "<reply>" if o[1] == reply else o[1], *o[2:]) for o in ops])
     t.consumer_state("WF", "C")
