@@ -19,6 +19,7 @@ def create(t, stream, name, config, action=None, suffix="", log=True):
 def _(t):
     t.stream("CC")
     t.fill("CC.x", 3)
+    t.settle("CC")
     create(t, "CC", "A", {"durable_name": "A", "ack_policy": "explicit"})
     create(t, "CC", "B", {"name": "B", "durable_name": "B"})
     create(t, "CC", "N", {"name": "N", "ack_policy": "none", "deliver_policy": "last", "inactive_threshold": 30 * NS})
@@ -557,6 +558,7 @@ def _(t):
 def _(t):
     t.stream("MR")
     t.fill("MR.x", 3)
+    t.settle("MR")
     create(t, "MR", "O", {"name": "O", "ack_policy": "none", "mem_storage": True, "num_replicas": 1, "max_deliver": 1, "inactive_threshold": 60 * NS})
     t.pull("MR", "O", {"batch": 5, "no_wait": True})
 
