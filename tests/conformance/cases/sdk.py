@@ -24,7 +24,9 @@ def run(t, body):
 
 async def add_stream(t, js, name, **config):
     t.streams.append(name)
-    return await js.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], num_replicas=t.replicas, **config))
+    info = await js.add_stream(StreamConfig(name=name, subjects=[f"{name}.>"], num_replicas=t.replicas, **config))
+    t.await_stream({"subjects": [f"{name}.>"]})
+    return info
 
 
 @case("sdk/publish-and-fetch")
@@ -36,6 +38,7 @@ def _(t):
             ack = await js.publish(f"PY1.{n % 2}", f"m{n}".encode(), headers={"N": str(n)})
             t.log(f"ack {ack.stream} {ack.seq} {ack.duplicate}")
         sub = await js.pull_subscribe("PY1.0", durable="D")
+        t.await_consumer({"stream_name": "PY1", "name": "D"})
         for message in await sub.fetch(5, timeout=3):
             t.log(f"{message.subject} {message.data} {message.headers} seq {message.metadata.sequence.stream} pending {message.metadata.num_pending}")
             await message.ack_sync()
@@ -98,6 +101,7 @@ def _(t):
         for n in range(3):
             await js.publish("PY4.x", f"m{n}".encode())
         sub = await js.pull_subscribe("PY4.>", config=ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, ack_wait=5))
+        t.await_consumer({"stream_name": "PY4", "name": (await sub.consumer_info()).name})
         first = (await sub.fetch(1, timeout=3))[0]
         await first.nak()
         messages = []
