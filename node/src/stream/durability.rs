@@ -65,16 +65,18 @@ impl StreamReplica {
         let durability = inner.state.durability();
         let generation = durability.generation();
         let mine = durability.replicas().get(&self.spec.raft_id)?;
-        if mine.granted != Some(generation) {
-            return None;
-        }
         let (from, to, barrier) = (mine.effective, durability.desired(), durability.barrier());
-        if !needs_drain(from, to) {
-            if to.flush == FlushMode::Sync && inner.flushing.persisted() < barrier {
-                // Nothing waits for it here, but a planner moves the next replica only once it sees this one past the barrier.
+        if mine.granted != Some(generation) {
+            let moved = from == to && mine.generation == generation;
+            if moved && to.flush == FlushMode::Sync && self.is_replicated() && inner.flushing.persisted() < barrier {
+                // A relaxation was complete with its grant. Still, a planner moves the next replica only once it
+                // sees this one past the barrier, as `Sync` promises of everything that is older.
                 inner.flushing.set_barrier(barrier);
                 self.flush_if_due(inner);
             }
+            return None;
+        }
+        if !needs_drain(from, to) {
             return Some(generation);
         }
         if inner.flushing.persisted() < barrier {
