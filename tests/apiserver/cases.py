@@ -7,7 +7,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import ROOT, Failed, apply, condition, expect, get, helm_template, kubectl, wait_until, with_ports
+from harness import ROOT, Failed, Watch, apply, condition, expect, get, helm_template, kubectl, wait_until, with_ports
 from manifests import REFUSED, REFUSED_CHANGES, cluster, stream
 
 CASES = []
@@ -246,9 +246,13 @@ def the_examples_are_ready_in_ten_seconds(world):
     name = re.search(r"(?m)^  name: (\S+)", text).group(1)
     kubectl("patch", CLUSTERS, name, "--type=merge", "-p", json.dumps(
         {"spec": {"external": {"adminTokenSecretRef": {"name": "headwater-admin"}}}}))
+    kubectl("wait", "--for=condition=Ready", f"{CLUSTERS}/{name}", "--timeout=10s")
+    begun = time.monotonic()
     kubectl("apply", "--validate=strict", "-f", ROOT / "examples/orders.yaml")
     kubectl("wait", "--for=condition=Ready", f"{STREAMS}/orders", "--timeout=10s")
-    kubectl("wait", "--for=condition=Ready", f"{CLUSTERS}/{name}", "--timeout=10s")
+    seconds = time.monotonic() - begun
+    expect(seconds <= 10, f"orders took {seconds:.1f} s to be Ready")
+    return f"apply to Ready {seconds:.2f} s"
 
 
 @case
@@ -302,34 +306,103 @@ def a_stream_at_rest_is_not_written(world):
 
 # ---------------------------------------------------------------- durability changes
 
+SYNC_MODES = ["always", "interval", "noWait"]
+
+
+def no_stronger(promise, durability):
+    """Whether keeping `promise` takes no more than what is in force at one replica."""
+    return SYNC_MODES.index(promise["syncMode"]) >= SYNC_MODES.index(durability["syncMode"]) \
+        and promise["allowAsyncFlush"] >= durability["allowAsyncFlush"]
+
+
+def in_force(found):
+    """Each replica's effective durability, where it is known."""
+    return {node: entry["effective"] for node, entry in replicas(found).items() if entry.get("effective")}
+
+
+def follow_flip(world, change, wanted):
+    """Patches orders with `change`, follows every status written until all replicas have what is `wanted`, and judges them.
+
+    The replicas move one at a time, the leader of the moment not at all; the stream serves all the while,
+    and promises no more than its weakest replica has. Returns the seconds it took.
+    """
+    found = current("orders")
+    publish(world, found["spec"]["subjects"][0].replace(">", "new"), 50)
+    has = lambda durability: all(durability.get(key) == value for key, value in wanted.items())
+
+    def arrived():
+        now = current("orders")
+        if condition(now, "DurabilityInSync")[0] != "True" or not all(map(has, in_force(now).values())):
+            raise Failed(f"DurabilityInSync is {condition(now, 'DurabilityInSync')} with {in_force(now)}")
+        return True
+    begun = time.monotonic()
+    with Watch(STREAMS, "orders") as watch:
+        patch("orders", change)
+        wait_until(40, f"all replicas have {wanted}", arrived)
+        seconds = time.monotonic() - begun
+        last = get(STREAMS, "orders")["metadata"]["resourceVersion"]
+        seen = wait_until(10, "the watch has seen it", lambda: watch.until(last))
+    moved = []
+    for now in seen:
+        done = frozenset(node for node, durability in in_force(now).items() if has(durability))
+        expect(len(replicas(now)) == 3, f"three replicas, found {sorted(replicas(now))}")
+        # Not Ready for as long as the new configuration is not yet the server's; the roll itself is not a reason to page.
+        expect(condition(now, "Ready")[0] == "True" or condition(now, "Ready")[1] == "ConfigNotApplied" and not moved[1:],
+               f"a flip on its way is not a reason to page: {condition(now, 'Ready')}")
+        if not moved or moved[-1] != done:
+            if moved:
+                expect(moved[-1] < done and len(done - moved[-1]) == 1, f"not one replica at a time: {sorted(moved[-1])}, then {sorted(done)}")
+                leader = now["status"]["leader"]
+                expect(leader not in done - moved[-1], f"{leader} was moved while it led")
+            moved.append(done)
+        # Between the log's word that a replica has moved and that replica's own, the two differ for a moment.
+        if len(in_force(now)) == 3 and " settles" not in condition(now, "DurabilityInSync")[2]:
+            promise = now["status"]["promise"]
+            expect(all(no_stronger(promise, durability) for durability in in_force(now).values()), f"promises {promise} with {in_force(now)}")
+    expect(len(moved[0]) == 0 and len(moved[-1]) == 3, f"the watch did not see all of it: {[sorted(m) for m in moved]}")
+    promise = seen[-1]["status"]["promise"]
+    expect(has(promise), f"wanted {wanted}, promised {promise}")
+    metadata = stream_info(world, found["status"]["name"])["config"]["metadata"]
+    for key, name in (("allowAsyncFlush", "allow_async_flush"), ("syncMode", "sync_mode"), ("syncInterval", "sync_interval")):
+        if key in wanted:
+            shown = wanted[key] if isinstance(wanted[key], str) else json.dumps(wanted[key])
+            expect(metadata.get(f"headwater.{name}") == (shown if wanted[key] is not None else None),
+                   f"plain clients see {metadata} instead of {key} {wanted[key]}")
+    settled("orders")
+    return seconds
+
+
 @case
 def a_flip_goes_replica_by_replica(world):
-    """flipping allowAsyncFlush moves the replicas one at a time, followers first, until DurabilityInSync"""
-    found = current("orders")
-    subject = found["spec"]["subjects"][0].replace(">", "new")
-    wanted = not found["spec"].get("allowAsyncFlush", True)
-    leader = found["status"]["leader"]
-    patch("orders", {"allowAsyncFlush": wanted})
-    seen = []
+    """flipping allowAsyncFlush moves the replicas one at a time, the leader last, until DurabilityInSync"""
+    wanted = not current("orders")["spec"].get("allowAsyncFlush", True)
+    first = follow_flip(world, {"allowAsyncFlush": wanted}, {"allowAsyncFlush": wanted})
+    second = follow_flip(world, {"allowAsyncFlush": not wanted}, {"allowAsyncFlush": not wanted})
+    return f"to {wanted} {first:.1f} s, back {second:.1f} s"
 
-    def followed():
-        now = get(STREAMS, "orders")
-        done = frozenset(node for node, value in effective(now).items() if value == wanted)
-        if not seen or seen[-1] != done:
-            seen.append(done)
-        in_sync = condition(now, "DurabilityInSync")[0] == "True" and len(done) == 3
-        if not in_sync and now["status"].get("observedGeneration") == now["metadata"]["generation"]:
-            expect(condition(now, "Ready")[0] == "True", f"a flip on its way is not a reason to page: {condition(now, 'Ready')}")
-        return in_sync
-    publish(world, subject, 50)
-    wait_until(40, "DurabilityInSync", followed)
-    for earlier, later in zip(seen, seen[1:]):
-        expect(earlier < later, f"replicas went back: {seen}")
-    expect(leader not in seen[-2] or current("orders")["status"]["leader"] != leader, f"the leader {leader} was not last: {seen}")
-    expect(len(current("orders")["status"]["replicas"]) == 3, "three replicas")
-    expect(stream_info(world, "ORDERS" if not found["status"].get("name") else found["status"]["name"])["config"]["metadata"]
-           ["headwater.allow_async_flush"] == str(wanted).lower(), "plain clients do not see the change")
-    settled("orders")
+
+@case
+def sync_modes_go_replica_by_replica(world):
+    """syncMode goes from always to interval to noWait and back to always, followed in status replica by replica"""
+    took = []
+    for wanted in (
+            {"syncMode": "interval", "syncInterval": "250ms"},
+            {"syncMode": "noWait", "syncInterval": None},
+            {"syncMode": "always", "syncInterval": None}):
+        took.append(f"{wanted['syncMode']} {follow_flip(world, wanted, wanted):.1f} s")
+        out, _ = kubectl("get", STREAMS, "orders")
+        expect(out.splitlines()[1].split()[4] == wanted["syncMode"], f"the column SYNC says otherwise: {out}")
+    return ", ".join(took)
+
+
+@case
+def mixed_changes_go_replica_by_replica(world):
+    """a change that strengthens one promise and weakens another, and one of the interval alone, go the same way"""
+    took = [f"{follow_flip(world, wanted, wanted):.1f} s" for wanted in (
+        {"syncMode": "interval", "syncInterval": "250ms", "allowAsyncFlush": False},
+        {"syncInterval": "2s"},
+        {"syncMode": "always", "syncInterval": None, "allowAsyncFlush": True})]
+    return ", ".join(took)
 
 
 @case

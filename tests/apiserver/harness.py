@@ -254,6 +254,42 @@ def helm_template(chart, namespace, *templates):
         return run.stdout
 
 
+class Watch:
+    """Every version of one object from now on, as the API server reports them: nothing between two looks is missed."""
+
+    def __init__(self, kind, name, namespace="default"):
+        self.out = tempfile.NamedTemporaryFile()
+        self.child = subprocess.Popen(
+            ["kubectl", "get", kind, name, "-n", namespace, "--watch", "--output=json"], stdout=self.out, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        # The object as it is now comes first; before that, the watch is not in place.
+        wait_until(10, "the watch begins", self.seen)
+        return self
+
+    def __exit__(self, *_):
+        self.child.terminate()
+        self.child.wait(10)
+        self.out.close()
+
+    def seen(self):
+        """The versions so far, oldest first."""
+        text, at, found = Path(self.out.name).read_text(errors="replace").lstrip(), 0, []
+        while at < len(text):
+            try:
+                version, at = json.JSONDecoder().raw_decode(text, at)
+            except ValueError:  # the last one is still being written
+                break
+            found.append(version)
+            at += len(text[at:]) - len(text[at:].lstrip())
+        return found
+
+    def until(self, version):
+        """The versions so far if that one is among them, or None."""
+        found = self.seen()
+        return found if any(each["metadata"]["resourceVersion"] == version for each in found) else None
+
+
 def apply(manifest, ok=True, server_side=False):
     """Applies one manifest (a dict, or YAML text) with strict validation."""
     text = manifest if isinstance(manifest, str) else json.dumps(manifest)
