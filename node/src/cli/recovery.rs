@@ -254,9 +254,9 @@ mod tests {
         all.push(Seen { name: "n3".into(), url: "http://y".into(), report: Err("connection refused".into()) });
         assert!(!is_recovered(&all, "ORDERS"));
         let expected = "\
-NODE  STREAM  ROLE      PHASE      APPLIED  PERSISTED  BEHIND  SNAPSHOT                FLUSH  SYNC            PROMISE
-n1    ORDERS  leader    Recovered      120          5       0  110 async, 105 missing  async  interval(2m0s)  interval(2m0s)+async
-n2    ORDERS  follower  Recovered       90          5      30  5                       async  interval(2m0s)  interval(2m0s)+async
+NODE  STREAM  ROLE      PHASE      APPLIED  PERSISTED  BEHIND  SNAPSHOT                FLUSH  SYNC          PROMISE
+n1    ORDERS  leader    Recovered      120          5       0  110 async, 105 missing  async  interval(2m)  interval(2m)+async
+n2    ORDERS  follower  Recovered       90          5      30  5                       async  interval(2m)  interval(2m)+async
 n3    unreachable: connection refused
 ";
         assert_eq!(render(&all, None), expected);
