@@ -116,7 +116,11 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
             problems.push("--name: missing; give the node a name that stays the same at every start".to_owned());
             String::new()
         }
-        Some(n) if n.is_empty() || n.len() > 63 || n.bytes().any(|b| !(b.is_ascii_alphanumeric() || b"-_.".contains(&b))) => {
+        Some(n)
+            if n.is_empty()
+                || n.len() > 63
+                || n.bytes().any(|b| !(b.is_ascii_alphanumeric() || b"-_.".contains(&b))) =>
+        {
             problems.push(format!("--name {n:?}: use 1 to 63 letters, digits, '-', '_' or '.'"));
             n
         }

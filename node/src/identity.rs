@@ -77,7 +77,6 @@ impl Identity {
         if let Err(error) = self.change(|s| s.weak_since = Some(crate::clock::now())) {
             // Without this mark a power loss could go unnoticed, so nothing weaker may be promised.
             tracing::error!(%error, "hard state not saved; this node stops");
-            #[expect(clippy::exit, reason = "a failed sync is final (I-6)")]
             std::process::exit(74);
         }
     }
@@ -110,8 +109,10 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let store = config.store_dir.clone();
     let shown = store.display().to_string();
-    let lock = lock_store(&*disk, &store).with_context(|| format!("--store-dir {shown}: cannot be locked; is another node using it?"))?;
-    let found = HardState::load(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be read"))?;
+    let lock = lock_store(&*disk, &store)
+        .with_context(|| format!("--store-dir {shown}: cannot be locked; is another node using it?"))?;
+    let found = HardState::load(&*disk, &store)
+        .with_context(|| format!("--store-dir {shown}: the hard state cannot be read"))?;
     let (boot, mount) = (os_boot_id(), mount_id(&store));
     let last_run = found.as_ref().map_or(
         LastRunFacts { known: false, clean_stop: true, same_boot_and_mount: false, weak_since: false },
@@ -126,10 +127,14 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         Some(s) if s.node_name != config.name => {
             bail!("--store-dir {shown} belongs to node {:?}, not to --name {}", s.node_name, config.name);
         }
-        Some(s) => HardState { boot_epoch: s.boot_epoch + 1, os_boot_id: boot, mount_id: mount, clean_stop: false, ..s },
+        Some(s) => {
+            HardState { boot_epoch: s.boot_epoch + 1, os_boot_id: boot, mount_id: mount, clean_stop: false, ..s }
+        }
         None => {
             if !disk.list(&store.join("wal")).map_or(true, |l| l.is_empty()) {
-                bail!("--store-dir {shown}: there is a log but no hard state; put the file back, or move the folder away");
+                bail!(
+                    "--store-dir {shown}: there is a log but no hard state; put the file back, or move the folder away"
+                );
             }
             HardState {
                 cluster_id: None,

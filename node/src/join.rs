@@ -123,15 +123,22 @@ async fn follow_meta(context: Arc<Context>, raft: RaftGroup) {
 
 async fn found(context: &Arc<Context>, voters: Vec<(String, NodeId)>) -> anyhow::Result<()> {
     let cluster_id = format!("{:016x}", rand::random::<u64>());
-    context.identity.join_cluster(&cluster_id)?;
     tracing::info!(cluster_id, ?voters, "founding the cluster");
     let raft = open_meta(context).await?;
+    // First the group's membership in the log, then the cluster id in hard state, then the others: a crash between any
+    // two of these finds an empty node that founds again, never a member of a cluster that nobody founded.
     if let Err(why) = raft.initialize(voters.iter().map(|(_, id)| *id).collect()).await {
         bail!("the meta group could not be founded: {why}");
     }
+    context.identity.join_cluster(&cluster_id)?;
+    for (_, node) in voters.iter().filter(|(_, id)| *id != context.node_id) {
+        // Whoever cannot be told now is told on every tick.
+        if let Err(error) = invite(context, *node).await {
+            tracing::debug!(node, error, "invitation not taken");
+        }
+    }
     let context = Arc::clone(context);
     tokio::spawn(async move {
-        // The others hear of it from the invitations below; a majority of them elects.
         let command = CatalogCommand::InitCluster { cluster_id };
         while !matches!(context.meta.write(None, command.clone()).await, Ok(CatalogResponse::Cluster { .. })) {
             tokio::time::sleep(RETRY).await;
@@ -189,7 +196,12 @@ async fn invite(context: &Arc<Context>, node: NodeId) -> Result<(), String> {
     let cluster_id = context.identity.cluster_id().ok_or("not a member")?;
     let intro = Introduction { cluster_id, node_id: context.node_id, name: context.config.name.clone() };
     let body = Bytes::from(serde_json::to_vec(&intro).expect("plain data"));
-    context.transport.request(node, meta::kind::FOUND, &[body], CALL_PATIENCE).await.map(|_| ()).map_err(|e| e.to_string())
+    context
+        .transport
+        .request(node, meta::kind::FOUND, &[body], CALL_PATIENCE)
+        .await
+        .map(|_| ())
+        .map_err(|e| e.to_string())
 }
 
 /// A member says that this node is part of its cluster.
@@ -274,15 +286,16 @@ async fn keep_meta_members(context: &Arc<Context>) {
 async fn keep_stream_members(context: &Arc<Context>) {
     if context.meta.leads() {
         let moved = context.meta.read(|c| {
-            let current = |r: &Replica| c.node(&r.node).filter(|n| n.state != NodeState::Removed).map(|n| n.incarnation);
+            let current =
+                |r: &Replica| c.node(&r.node).filter(|n| n.state != NodeState::Removed).map(|n| n.incarnation);
             c.streams()
                 .filter(|s| s.replicas.len() > 1)
                 .filter(|s| s.replicas.iter().any(|r| current(r).is_some_and(|id| id != r.raft_id)))
                 .map(|s| {
-                    let replicas = s.replicas.iter().map(|r| Replica {
-                        node: r.node.clone(),
-                        raft_id: current(r).unwrap_or(r.raft_id),
-                    });
+                    let replicas = s
+                        .replicas
+                        .iter()
+                        .map(|r| Replica { node: r.node.clone(), raft_id: current(r).unwrap_or(r.raft_id) });
                     (s.id, replicas.collect::<Vec<_>>())
                 })
                 .collect::<Vec<_>>()
@@ -295,7 +308,9 @@ async fn keep_stream_members(context: &Arc<Context>) {
     for replica in context.streams.all_local().into_iter().filter(|r| r.leads()) {
         let Some(raft) = replica.raft() else { continue };
         let wanted: BTreeSet<u64> = context.meta.read(|c| {
-            c.stream(replica.spec.stream).map(|s| s.replicas.iter().map(|r| r.raft_id.get()).collect()).unwrap_or_default()
+            c.stream(replica.spec.stream)
+                .map(|s| s.replicas.iter().map(|r| r.raft_id.get()).collect())
+                .unwrap_or_default()
         });
         change(&raft, &raft.state(), &wanted, &replica.spec.name).await;
     }

@@ -24,9 +24,9 @@ use crate::identity::Identity;
 use crate::jetstream::{self, Forwards};
 use crate::meta::{self, Meta, bootstrap};
 use crate::raft::{Directory, RaftNet, Receiver};
-use crate::stream::forward::{AckBuilder, Fate, Forwarded};
 pub(crate) use crate::stream::Owner;
 use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
+use crate::stream::forward::{AckBuilder, Fate, Forwarded};
 use crate::stream::{self, Streams};
 use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Respond, Target, Transport};
 
@@ -184,8 +184,7 @@ impl Context {
 
     /// Whether a node id belongs to a current member, by the catalogue or by the meta group itself.
     pub(crate) fn is_member(&self, node: NodeId) -> bool {
-        self.meta.current_nodes().contains(&node)
-            || self.meta.state().is_some_and(|s| s.members.nodes.contains(&node))
+        self.meta.current_nodes().contains(&node) || self.meta.state().is_some_and(|s| s.members.nodes.contains(&node))
     }
 
     /// The cluster remembers more than this disk holds: nothing here may vote or serve.
@@ -294,7 +293,9 @@ impl PeerHandler for Peers {
         let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match message {
             crate::raft::kind::APPEND_RESULT => context.net.on_append_result(body),
-            crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => context.receiver.on_message(from, message, body),
+            crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => {
+                context.receiver.on_message(from, message, body)
+            }
             0x10..=0x1f => context.broker.on_peer_message(from, message, body),
             PUBLISH_BATCH => jetstream::on_publish_batch(context, from, body),
             PUBLISH_ACKS => context.forwards.on_acks(body, |stream| {
@@ -439,13 +440,14 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     context.transport.set_targets(context.targets());
 
     let http = tokio::spawn(crate::admin::serve(http_listener, Arc::clone(&context)));
+    // Clients may connect before this node is part of a cluster: they are told that JetStream is not available yet.
+    tokio::spawn(crate::client::listener::run(client_listener, broker, context.stopping.clone()));
+    context.serving.store(true, Ordering::Release);
     crate::join::start_meta(&context).await?;
     tokio::spawn(follow_catalogue(Arc::clone(&context)));
     tokio::spawn(crate::join::register(Arc::clone(&context)));
     tokio::spawn(crate::planner::run(Arc::clone(&context)));
     tokio::spawn(tick(Arc::clone(&context)));
-    tokio::spawn(crate::client::listener::run(client_listener, broker, context.stopping.clone()));
-    context.serving.store(true, Ordering::Release);
     tracing::info!(clients = %context.config.listen, http = %context.config.http, "serving");
 
     wait_for_stop().await;

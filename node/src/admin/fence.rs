@@ -1,4 +1,5 @@
 //! `POST /v1/fence`: the meta group issues numbers, and whoever holds the newest live one may change the cluster's plan.
+//! A step under an older number is refused (I-13).
 
 use std::sync::Arc;
 

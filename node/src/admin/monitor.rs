@@ -261,7 +261,9 @@ pub(super) async fn routez(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let context = &admin.context;
     let mut peers = context.transport.peers();
     peers.sort_by(|a, b| a.node_name.cmp(&b.node_name));
-    let routes: Vec<Value> = peers.iter().map(|peer| route(context, peer)).collect();
+    let wants: std::collections::HashMap<_, _> = context.broker.peer_interest_counts().into_iter().collect();
+    let routes: Vec<Value> =
+        peers.iter().map(|peer| route(context, peer, wants.get(&peer.node_id).copied().unwrap_or(0))).collect();
     Json(json!({
         "server_id": server_id(context),
         "server_name": context.config.name,
@@ -271,7 +273,7 @@ pub(super) async fn routez(State(admin): State<Arc<Admin>>) -> Json<Value> {
     }))
 }
 
-fn route(context: &Context, peer: &PeerHello) -> Value {
+fn route(context: &Context, peer: &PeerHello, subscriptions: usize) -> Value {
     let (ip, port) = peer.cluster_addr.rsplit_once(':').unwrap_or((peer.cluster_addr.as_str(), "0"));
     json!({
         "remote_id": format!("HW{:X}", peer.node_id),
@@ -281,6 +283,7 @@ fn route(context: &Context, peer: &PeerHello) -> Value {
         "ip": ip,
         "port": port.parse::<u16>().unwrap_or(0),
         "pending_size": context.transport.queued_bytes(peer.node_id),
+        "subscriptions": subscriptions,
         "version": peer.version,
         "http": peer.http_addr,
     })

@@ -137,24 +137,9 @@ impl ConnHandle {
         self.0.id
     }
 
-    /// Whether the client understands headers.
-    pub(crate) fn supports_headers(&self) -> bool {
-        self.0.has(HEADERS)
-    }
-
     /// Whether the client asked to be told that nobody listens.
     pub(crate) fn wants_no_responders(&self) -> bool {
         self.0.has(NO_RESPONDERS)
-    }
-
-    /// False once the connection is being closed.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.0.stop.is_cancelled()
-    }
-
-    /// Bytes that wait to be written to this client.
-    pub(crate) fn pending_bytes(&self) -> usize {
-        self.0.out.pending_bytes()
     }
 
     /// Writes a message to this connection's own subscription that matches `reply`. False when that subscription is
@@ -276,10 +261,5 @@ impl Batch<'_> {
             broker.unsubscribe(&found.subscription);
         }
         delivered
-    }
-
-    /// As [`ConnHandle::reply_direct`].
-    pub(crate) fn reply(&mut self, reply: &[u8], headers: &[u8], payload: &[u8]) -> bool {
-        self.deliver(reply, &Inbound { subject: reply, reply: None, headers, payload })
     }
 }

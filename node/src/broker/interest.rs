@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use headwater_core::interest::Sublist;
 use headwater_protocol::subject;
 
-use super::InternalHandler;
 use super::peer_wire::InterestKey;
 use super::peers::Peer;
 use super::reply_cache::parent;
@@ -23,13 +22,6 @@ pub(super) enum Taker {
     Client(u32),
     Peer(NodeId),
     Stream(u64),
-    Internal(u64),
-}
-
-/// A subscription of this node's own code.
-pub(super) struct Internal {
-    pub(super) filter: Box<[u8]>,
-    pub(super) handler: InternalHandler,
 }
 
 /// The index and what its entries stand for. Guarded by one lock, which is taken before any output lock.
@@ -38,10 +30,9 @@ pub(super) struct Interest {
     pub(super) index: Sublist<Taker>,
     pub(super) clients: Vec<Option<Arc<Subscription>>>,
     free_slots: Vec<u32>,
-    pub(super) internals: HashMap<u64, Internal>,
     pub(super) streams: HashMap<u64, Vec<Box<[u8]>>>,
     pub(super) peers: HashMap<NodeId, Peer>,
-    /// What this node's clients and its own code want, counted: peers hear of the first and the last only.
+    /// What this node's clients want, counted: peers hear of the first and the last only.
     pub(super) announced: HashMap<InterestKey, u32>,
     singled_out: SingledOut,
     /// Filters that see requests to the JetStream API beside the API itself.
@@ -184,11 +175,11 @@ mod tests {
     fn api_watchers_are_counted() {
         let mut interest = Interest::default();
         for filter in [&b">"[..], b"$JS.API.>", b"*.ACK.x"] {
-            interest.insert(filter, None, Taker::Internal(1));
+            interest.insert(filter, None, Taker::Client(1));
         }
-        interest.insert(b"orders.>", None, Taker::Internal(1));
+        interest.insert(b"orders.>", None, Taker::Client(1));
         assert_eq!(interest.api_watchers, 3);
-        interest.remove(b">", None, Taker::Internal(1));
+        interest.remove(b">", None, Taker::Client(1));
         assert_eq!(interest.api_watchers, 2);
     }
 }

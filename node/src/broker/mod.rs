@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 
 use conn::Conn;
 pub(crate) use conn::ConnHandle;
-use interest::{Interest, Internal, Taker};
+use interest::{Interest, Taker};
 pub(crate) use outbox::Taken;
 pub(crate) use route::RouteCache;
 use stats::Retired;
@@ -68,9 +68,6 @@ pub(crate) trait JetStream: Send + Sync + 'static {
     /// A peer's subscriptions changed.
     fn peer_interest_changed(&self) {}
 }
-
-/// Receives the messages of an internal subscription.
-pub(crate) type InternalHandler = Arc<dyn Fn(&Inbound<'_>) + Send + Sync>;
 
 /// What clients are told about this server.
 #[derive(Debug, Clone)]
@@ -165,7 +162,6 @@ struct Inner {
     transport: OnceLock<Transport>,
     conns: Mutex<HashMap<u64, Arc<Conn>>>,
     last_conn: AtomicU64,
-    last_internal: AtomicU64,
     random: AtomicU64,
     slow_consumers: AtomicU64,
     retired: Retired,
@@ -224,7 +220,6 @@ impl Broker {
             transport: OnceLock::new(),
             conns: Mutex::default(),
             last_conn: AtomicU64::new(0),
-            last_internal: AtomicU64::new(0),
             random: AtomicU64::new(rand::random()),
             slow_consumers: AtomicU64::new(0),
             retired: Retired::default(),
@@ -275,29 +270,6 @@ impl Broker {
         let mut interest = self.inner.interest.lock();
         remove_stream(&mut interest, stream);
         self.inner.touch(&interest);
-    }
-
-    /// Calls `handler` for every message to `filter`, published on this node or another. Returns an id to unsubscribe
-    /// with; nothing is ever received when the filter is invalid.
-    pub(crate) fn subscribe_internal(&self, filter: &str, handler: InternalHandler) -> u64 {
-        let id = self.inner.last_internal.fetch_add(1, Ordering::Relaxed) + 1;
-        let filter = filter.as_bytes();
-        let mut interest = self.inner.interest.lock();
-        if interest.insert(filter, None, Taker::Internal(id)) {
-            interest.internals.insert(id, Internal { filter: filter.into(), handler });
-            self.inner.announce(&mut interest, true, filter, None);
-            self.inner.touch(&interest);
-        }
-        id
-    }
-
-    pub(crate) fn unsubscribe_internal(&self, id: u64) {
-        let mut interest = self.inner.interest.lock();
-        if let Some(internal) = interest.internals.remove(&id) {
-            interest.remove(&internal.filter, None, Taker::Internal(id));
-            self.inner.announce(&mut interest, false, &internal.filter, None);
-            self.inner.touch(&interest);
-        }
     }
 
     /// Registers a client connection; `None` when there are too many.
@@ -429,11 +401,6 @@ impl Broker {
                 tokio::time::sleep(pause).await;
             }
         });
-    }
-
-    /// Whether clients were told to leave.
-    pub(crate) fn is_lame_duck(&self) -> bool {
-        self.inner.lame_duck.load(Ordering::Relaxed)
     }
 }
 

@@ -12,7 +12,7 @@ use super::interest::{Interest, Taker};
 use super::peer_wire::{self, Routed};
 use super::reply_cache::parent;
 use super::subscription::Subscription;
-use super::{Broker, Inbound, Inner, InternalHandler};
+use super::{Broker, Inbound, Inner};
 use crate::transport::NodeId;
 
 const API_PREFIX: &[u8] = b"$JS.";
@@ -64,7 +64,6 @@ struct After {
     /// Nobody but `stream` wants the subject.
     stream_alone: bool,
     generation: u64,
-    internals: Vec<InternalHandler>,
     crowded: Option<Arc<Conn>>,
 }
 
@@ -118,7 +117,7 @@ impl Inner {
         let mut guard = self.interest.lock();
         let interest = &mut *guard;
         after.generation = self.generation.load(Ordering::Acquire);
-        let Interest { index, clients, internals, peers, .. } = &mut *interest;
+        let Interest { index, clients, peers, .. } = &mut *interest;
         let hits = index.matches(to);
         let mut shares = PeerShares::default();
         let mut serve = |after: &mut After, subscription: &Arc<Subscription>| {
@@ -150,11 +149,6 @@ impl Inner {
                     }
                     Taker::Stream(stream) if after.stream.is_none() => after.stream = Some(stream),
                     Taker::Stream(stream) => after.more_streams.push(stream),
-                    Taker::Internal(id) => {
-                        if let Some(internal) = internals.get(&id) {
-                            after.internals.push(Arc::clone(&internal.handler));
-                        }
-                    }
                 }
             }
             after.stream_alone = after.stream.is_some() && hits.plain.len() == 1 && hits.queues.is_empty();
@@ -267,7 +261,7 @@ impl Broker {
             return None;
         }
         let after = self.inner.walk(msg.subject, msg, &Scope { from: Some(&from.0), chosen: None });
-        let mut reached = serviced | after.reach.any | self.run_internals(&after, msg);
+        let mut reached = serviced | after.reach.any;
         if after.stream.is_some()
             && let Some(js) = jetstream
             // A subject with wildcards would be stored under a name that no filter can tell from a filter.
@@ -289,7 +283,7 @@ impl Broker {
     }
 
     /// Routes a message of this node to subscribers here and on other nodes; false when nobody is interested.
-    /// Streams do not store it: see [`Broker::publish_and_store`].
+    /// Streams do not store it.
     pub(crate) fn publish(&self, msg: &Inbound<'_>) -> bool {
         self.deliver(msg.subject, msg).any
     }
@@ -297,20 +291,7 @@ impl Broker {
     /// As [`Broker::publish`], for a message that shows another subject than the one it is sent `to`.
     pub(crate) fn deliver(&self, to: &[u8], msg: &Inbound<'_>) -> Reach {
         let after = self.inner.walk(to, msg, &Scope { from: None, chosen: None });
-        let any = self.run_internals(&after, msg) | after.reach.any;
-        Reach { any, ..after.reach }
-    }
-
-    /// As [`Broker::publish`], and streams that match store the message too.
-    pub(crate) fn publish_and_store(&self, msg: &Inbound<'_>) -> bool {
-        let after = self.inner.walk(msg.subject, msg, &Scope { from: None, chosen: None });
-        let mut any = self.run_internals(&after, msg) | after.reach.any;
-        if let Some(js) = self.inner.jetstream.get() {
-            for stream in after.streams() {
-                any |= js.publish(None, stream, msg);
-            }
-        }
-        any
+        after.reach
     }
 
     /// Whether any subscriber here, or on a node that can be reached, wants `subject`.
@@ -319,7 +300,7 @@ impl Broker {
         let Interest { index, peers, .. } = &mut *guard;
         let hits = index.matches(subject);
         let wants = |taker: &Taker| match taker {
-            Taker::Client(_) | Taker::Internal(_) => true,
+            Taker::Client(_) => true,
             Taker::Peer(node) => peers.get(node).is_some_and(|peer| peer.is_up),
             Taker::Stream(_) => false,
         };
@@ -327,15 +308,7 @@ impl Broker {
     }
 
     pub(super) fn route_from_peer(&self, routed: &Routed<'_>) {
-        let after = self.inner.walk(routed.to, &routed.msg, &Scope { from: None, chosen: Some(routed) });
-        self.run_internals(&after, &routed.msg);
-    }
-
-    fn run_internals(&self, after: &After, msg: &Inbound<'_>) -> bool {
-        for handler in &after.internals {
-            handler(msg);
-        }
-        !after.internals.is_empty()
+        self.inner.walk(routed.to, &routed.msg, &Scope { from: None, chosen: Some(routed) });
     }
 
     fn tell_no_responders(&self, from: &ConnHandle, msg: &Inbound<'_>) {

@@ -43,7 +43,9 @@ impl LocalCluster {
         let mut nodes = Vec::new();
         for i in 0..count {
             let at = |base: u16| {
-                port.checked_add(i).and_then(|p| p.checked_add(base)).with_context(|| format!("--port {port}: too high"))
+                port.checked_add(i)
+                    .and_then(|p| p.checked_add(base))
+                    .with_context(|| format!("--port {port}: too high"))
             };
             let (client_port, http_port, cluster_port) = (at(0)?, at(4000)?, at(2000)?);
             for taken in [client_port, http_port, cluster_port] {

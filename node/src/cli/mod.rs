@@ -50,8 +50,9 @@ pub(crate) fn run(command: impl Future<Output = anyhow::Result<ExitCode>>) -> Ex
 
 /// Logs to stderr; `HEADWATER_LOG` takes a filter, `HEADWATER_LOG_FORMAT=json` one object a line.
 pub(crate) fn telemetry(default: &str) {
-    // openraft tells one line per replayed chunk and per election at info; its warnings matter.
-    let fallback = format!("{default},openraft=warn");
+    // openraft warns of every heartbeat and vote that a dead peer does not get; links up and down are told once by us,
+    // and a group that dies is told by its supervisor.
+    let fallback = format!("{default},openraft=error");
     let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(fallback));
     let builder = tracing_subscriber::fmt()

@@ -523,19 +523,6 @@ async fn streams_take_their_subjects_and_acks_go_straight_back() {
 }
 
 #[tokio::test]
-async fn messages_of_the_node_reach_streams_only_when_asked_to() {
-    let server = server();
-    let js = Arc::new(Recorder::default());
-    server.broker.set_jetstream(Arc::clone(&js) as Arc<dyn JetStream>);
-    server.broker.add_stream(7, &["events.>".to_owned()]);
-    let msg = Inbound { subject: b"events.1", reply: None, headers: b"", payload: b"" };
-    assert!(!server.broker.publish(&msg));
-    assert!(!server.broker.has_interest(b"events.1"));
-    assert!(server.broker.publish_and_store(&msg));
-    assert_eq!(*js.stored.lock(), [(7, "events.1".to_owned(), false)]);
-}
-
-#[tokio::test]
 async fn api_requests_go_to_jetstream_first() {
     let server = server();
     let js = Arc::new(Recorder::default());

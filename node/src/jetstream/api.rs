@@ -64,7 +64,10 @@ async fn call(context: &Arc<Context>, hops: u8, subject: &[u8], headers: &[u8], 
         match place(context, &route) {
             Place::Here => match execute(context, &route, payload).await {
                 // Leadership moved while it was handled, and nothing was done: look again.
-                Err(e) if e.err_code == error::CLUSTER_NOT_AVAILABLE.err_code && hops == 0 && tokio::time::Instant::now() < deadline => {}
+                Err(e)
+                    if e.err_code == error::CLUSTER_NOT_AVAILABLE.err_code
+                        && hops == 0
+                        && tokio::time::Instant::now() < deadline => {}
                 Ok(body) => return Bytes::from(body),
                 Err(e) => return fail(&e),
             },
@@ -169,7 +172,11 @@ async fn execute(context: &Arc<Context>, route: &ApiRoute<'_>, payload: &[u8]) -
 fn not_served(route: &ApiRoute<'_>) -> ApiError {
     let name = format!("{route:?}");
     let name = name.split([' ', '{']).next().unwrap_or_default().to_owned();
-    ApiError { code: 501, err_code: error::BAD_REQUEST.err_code, description: format!("{name} is not supported by this server").into() }
+    ApiError {
+        code: 501,
+        err_code: error::BAD_REQUEST.err_code,
+        description: format!("{name} is not supported by this server").into(),
+    }
 }
 
 fn encode(hops: u8, subject: &[u8], headers: &[u8], payload: &[u8]) -> Bytes {

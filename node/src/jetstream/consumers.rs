@@ -4,12 +4,18 @@ use std::sync::Arc;
 
 use headwater_core::consumer::{ConsumerOp, CreateConsumer, CreateOutcome, StartAt, Tracking, UpdateConsumer};
 use headwater_core::stream::{Applied, StreamEvent, StreamView};
-use headwater_protocol::api::consumer::{ConsumerAction, ConsumerInfo, CreateConsumerRequest, PauseRequest, PauseResponse, SequenceInfo};
+use headwater_protocol::api::consumer::{
+    ConsumerAction, ConsumerInfo, CreateConsumerRequest, PauseRequest, PauseResponse, SequenceInfo,
+};
 use headwater_protocol::api::consumer_config::ConsumerConfig;
-use headwater_protocol::api::consumer_rules::{ConsumerChange, decide_consumer_change, named_config, validate_consumer_config};
+use headwater_protocol::api::consumer_rules::{
+    ConsumerChange, decide_consumer_change, named_config, validate_consumer_config,
+};
 use headwater_protocol::api::envelope::Success;
 use headwater_protocol::api::error;
-use headwater_protocol::api::page::{ConsumerListRequest, ConsumerListResponse, ConsumerNamesResponse, LIST_LIMIT, NAMES_LIMIT, Page};
+use headwater_protocol::api::page::{
+    ConsumerListRequest, ConsumerListResponse, ConsumerNamesResponse, LIST_LIMIT, NAMES_LIMIT, Page,
+};
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::api::stream_config::StreamConfig;
 use headwater_protocol::api::{level, parse_optional_body};
@@ -141,7 +147,13 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
     })
 }
 
-pub(crate) fn info(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
+pub(crate) fn info(
+    context: &Arc<Context>,
+    route: &ApiRoute<'_>,
+    stream: &str,
+    consumer: &str,
+    payload: &[u8],
+) -> Answer {
     headwater_protocol::api::expect_no_body(payload)?;
     let replica = leader_of(context, stream)?;
     let info = describe(context, &replica, consumer).ok_or(error::CONSUMER_NOT_FOUND)?;
@@ -170,7 +182,13 @@ pub(crate) fn list(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, p
     ok(route, &ConsumerListResponse { page, consumers, missing: Vec::new() })
 }
 
-pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
+pub(crate) async fn delete(
+    context: &Arc<Context>,
+    route: &ApiRoute<'_>,
+    stream: &str,
+    consumer: &str,
+    payload: &[u8],
+) -> Answer {
     headwater_protocol::api::expect_no_body(payload)?;
     let replica = leader_of(context, stream)?;
     let id = replica.lock().state.consumers().id_of(consumer).ok_or(error::CONSUMER_NOT_FOUND)?;
@@ -178,7 +196,13 @@ pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream:
     ok(route, &Success::YES)
 }
 
-pub(crate) async fn pause(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, consumer: &str, payload: &[u8]) -> Answer {
+pub(crate) async fn pause(
+    context: &Arc<Context>,
+    route: &ApiRoute<'_>,
+    stream: &str,
+    consumer: &str,
+    payload: &[u8],
+) -> Answer {
     let request: PauseRequest = parse_optional_body(payload)?;
     let replica = leader_of(context, stream)?;
     let now = crate::clock::now();
@@ -196,6 +220,10 @@ pub(crate) async fn pause(context: &Arc<Context>, route: &ApiRoute<'_>, stream: 
         ConsumerOp::Update { id, update: Box::new(UpdateConsumer { config: core, config_json }) }
     };
     replica.consumer_op(op).await.map_err(|e| command_error(&e))?;
-    let remaining = until.and_then(ApiTime::ns).map_or(0, |ns| i64::try_from(ns.saturating_sub(now.get())).unwrap_or(i64::MAX));
-    ok(route, &PauseResponse { paused: until.is_some(), pause_until: until.unwrap_or_default(), pause_remaining: remaining })
+    let remaining =
+        until.and_then(ApiTime::ns).map_or(0, |ns| i64::try_from(ns.saturating_sub(now.get())).unwrap_or(i64::MAX));
+    ok(
+        route,
+        &PauseResponse { paused: until.is_some(), pause_until: until.unwrap_or_default(), pause_remaining: remaining },
+    )
 }

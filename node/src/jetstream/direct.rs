@@ -47,8 +47,14 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
             answer(&[], record.payload());
         } else {
             let name = &replica.spec.name;
-            let block =
-                direct::message_headers(record.headers(), name, record.subject(), seq.get(), record.ts().get(), position);
+            let block = direct::message_headers(
+                record.headers(),
+                name,
+                record.subject(),
+                seq.get(),
+                record.ts().get(),
+                position,
+            );
             answer(&block, record.payload());
         }
         Some((record.subject().len() + record.headers().len() + record.payload().len()) as u64)

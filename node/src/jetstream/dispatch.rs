@@ -41,7 +41,8 @@ impl JetStream for Service {
         let context = &self.0;
         match context.streams.owner(stream) {
             Owner::Here(replica) => {
-                let to = msg.reply.map(|reply| AckTo::Reply { conn: from.cloned(), reply: Bytes::copy_from_slice(reply) });
+                let to =
+                    msg.reply.map(|reply| AckTo::Reply { conn: from.cloned(), reply: Bytes::copy_from_slice(reply) });
                 let accepted = replica.publish(msg.subject, msg.headers, msg.payload, to);
                 if accepted && replica.is_full() {
                     context.streams.note_full(&replica);
@@ -96,7 +97,7 @@ impl JetStream for Service {
     }
 }
 
-fn stream_of<'a>(subject: &'a [u8]) -> Option<&'a str> {
+fn stream_of(subject: &[u8]) -> Option<&str> {
     if let Some(ack) = AckSubject::parse(subject) {
         return Some(ack.stream);
     }

@@ -13,7 +13,7 @@ use crate::transport::{NodeId, Transport};
 
 /// A batch is sent when it has this many bytes, or at the end of the turn.
 const BATCH_BYTES: usize = 256 << 10;
-/// Bytes under way to all leaders before publishers wait.
+/// Bytes under way to all leaders before publishers wait (I-14).
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 /// A batch without acks for this long is given up: its publishers time out and retry.
 const BATCH_PATIENCE: Duration = Duration::from_secs(60);
@@ -165,4 +165,3 @@ fn send(inner: &mut Inner, transport: &Transport, node: NodeId, open: Open) {
     let sent = Sent { node, stream: open.stream, bytes: len, at: Instant::now(), waiting: open.waiting, left };
     inner.sent.insert(open.number, sent);
 }
-

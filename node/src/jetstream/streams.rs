@@ -5,16 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_core::catalog::placement::{PlacementRequest, place};
-use headwater_core::catalog::{CatalogCommand, CatalogRefusal, CatalogResponse, FenceNumber, NodeName, Owner, StreamEntry, StreamKey};
+use headwater_core::catalog::{
+    CatalogCommand, CatalogRefusal, CatalogResponse, FenceNumber, NodeName, Owner, StreamEntry, StreamKey,
+};
 use headwater_core::ids::{Generation, StreamSeq};
 use headwater_core::stream::{Command, Purge, Records, Rejection};
 use headwater_protocol::api::envelope::Success;
 use headwater_protocol::api::error::{self, ApiError};
-use headwater_protocol::api::page::{LIST_LIMIT, NAMES_LIMIT, Page, SUBJECTS_LIMIT, StreamListRequest, StreamListResponse, StreamNamesResponse};
+use headwater_protocol::api::page::{
+    LIST_LIMIT, NAMES_LIMIT, Page, SUBJECTS_LIMIT, StreamListRequest, StreamListResponse, StreamNamesResponse,
+};
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::api::stream::{
-    ClusterInfo, PeerInfo, PurgeRequest, PurgeResponse, StepdownRequest, StreamCreateResponse, StreamInfo, StreamInfoRequest,
-    StreamInfoResponse, StreamState,
+    ClusterInfo, PeerInfo, PurgeRequest, PurgeResponse, StepdownRequest, StreamCreateResponse, StreamInfo,
+    StreamInfoRequest, StreamInfoResponse, StreamState,
 };
 use headwater_protocol::api::stream_config::{StreamConfig, StreamConfigRequest};
 use headwater_protocol::api::stream_rules::{self, Context as Rules};
@@ -56,7 +60,9 @@ impl From<ChangeError> for ApiError {
             ChangeError::Refused(CatalogRefusal::StreamExists) => error::STREAM_NAME_EXISTS,
             ChangeError::Refused(CatalogRefusal::StreamNotFound) => error::STREAM_NOT_FOUND,
             ChangeError::Refused(CatalogRefusal::SubjectsOverlap { .. }) => error::STREAM_SUBJECT_OVERLAP,
-            ChangeError::Refused(CatalogRefusal::BadReplica { .. } | CatalogRefusal::NoReplicas) => error::CLUSTER_NO_PEERS,
+            ChangeError::Refused(CatalogRefusal::BadReplica { .. } | CatalogRefusal::NoReplicas) => {
+                error::CLUSTER_NO_PEERS
+            }
             ChangeError::Refused(why) => error::stream_invalid_config(why),
             ChangeError::Meta(_) => error::CLUSTER_NOT_AVAILABLE,
         }
@@ -124,7 +130,9 @@ pub(crate) async fn create_in_catalogue(
     let request = |avoid| PlacementRequest { replicas: wanted, avoid, preferred: None, ..PlacementRequest::default() };
     let replicas = context
         .meta
-        .read(|c| place(c, &key, &request(down)).or_else(|_| place(c, &key, &request(std::collections::BTreeSet::new()))))
+        .read(|c| {
+            place(c, &key, &request(down)).or_else(|_| place(c, &key, &request(std::collections::BTreeSet::new())))
+        })
         .map_err(|_| error::CLUSTER_NO_PEERS)?;
     let command = CatalogCommand::CreateStream {
         key: key.clone(),
@@ -239,7 +247,11 @@ pub(crate) fn serve_info(context: &Arc<Context>, stream: &str) -> Option<StreamI
 }
 
 /// Describes a stream that is led here; `None` before its configuration is applied.
-fn describe(context: &Context, replica: &Arc<StreamReplica>, request: &StreamInfoRequest) -> Option<(StreamInfo, Page)> {
+fn describe(
+    context: &Context,
+    replica: &Arc<StreamReplica>,
+    request: &StreamInfoRequest,
+) -> Option<(StreamInfo, Page)> {
     let raft = replica.raft_state();
     let inner = replica.lock();
     let state = &inner.state;
@@ -296,7 +308,11 @@ fn describe(context: &Context, replica: &Arc<StreamReplica>, request: &StreamInf
 }
 
 /// Leader and followers, with how far each is behind.
-pub(crate) fn cluster_info(context: &Context, replica: &StreamReplica, raft: Option<&crate::raft::GroupState>) -> ClusterInfo {
+pub(crate) fn cluster_info(
+    context: &Context,
+    replica: &StreamReplica,
+    raft: Option<&crate::raft::GroupState>,
+) -> ClusterInfo {
     let names = context.node_names();
     let mut replicas = Vec::new();
     if let Some(state) = raft {

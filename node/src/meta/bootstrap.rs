@@ -89,7 +89,8 @@ mod tests {
         let all = seeds(&["n1", "n2", "n3"]);
         let ask = decide("n1", 1, &all, &BTreeMap::from([("n2".into(), empty(2))]));
         assert_eq!(ask, Move::Ask { missing: seeds(&["n3"]) });
-        let heard = |ids: &[(&str, u64)]| ids.iter().map(|(n, i)| ((*n).to_owned(), empty(*i))).collect::<BTreeMap<_, _>>();
+        let heard =
+            |ids: &[(&str, u64)]| ids.iter().map(|(n, i)| ((*n).to_owned(), empty(*i))).collect::<BTreeMap<_, _>>();
         let found = decide("n1", 1, &all, &heard(&[("n2", 2), ("n3", 3)]));
         assert_eq!(found, Move::Found { voters: vec![("n1".into(), 1), ("n2".into(), 2), ("n3".into(), 3)] });
         assert_eq!(decide("n2", 2, &all, &heard(&[("n1", 1), ("n3", 3)])), Move::AwaitFounder { founder: "n1".into() });

@@ -53,15 +53,13 @@ mod tests {
             term: 3,
             accepted: 1000,
             committed: 1000,
+            commit_known: true,
             applied: 1000,
-            snapshot: 0,
-            purged: 0,
             members: Members {
                 at: None,
                 configs: vec![voters.iter().copied().collect()],
                 nodes: nodes.iter().copied().collect(),
             },
-            fatal: None,
             matched: matched.to_vec(),
             quorum_ack_ms: Some(1),
         }

@@ -100,7 +100,7 @@ impl MetaReplica {
                 applied,
                 persisted,
                 committed: LogIndex::new(raft.committed).max(applied),
-                leader_known: raft.leader.is_some() && raft.committed > 0,
+                leader_known: raft.commit_known,
             };
             if inner.phase.observe(progress) {
                 tracing::info!(phase = inner.phase.phase().as_str(), "recovery of the catalogue");
@@ -122,12 +122,15 @@ impl MetaReplica {
             }
             inner.writing = true;
             let head = SnapshotHead { at, members: inner.members.clone() };
-            (head.clone(), MetaCheckpoint {
-                applied: at,
-                membership: Bytes::from(serde_json::to_vec(&head.members).expect("plain data")),
-                snapshot: Bytes::new(),
-                image: Bytes::from(inner.catalog.image()),
-            })
+            (
+                head.clone(),
+                MetaCheckpoint {
+                    applied: at,
+                    membership: Bytes::from(serde_json::to_vec(&head.members).expect("plain data")),
+                    snapshot: Bytes::new(),
+                    image: Bytes::from(inner.catalog.image()),
+                },
+            )
         };
         let this = Arc::clone(self);
         // The store may never be ahead of its log on disk.
@@ -212,7 +215,9 @@ impl Replica for Arc<MetaReplica> {
     }
 
     fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn Outgoing>)>> {
-        let Some(found) = MetaCheckpoint::load(&*self.disk, &self.dir).map_err(io::Error::other)? else { return Ok(None) };
+        let Some(found) = MetaCheckpoint::load(&*self.disk, &self.dir).map_err(io::Error::other)? else {
+            return Ok(None);
+        };
         Ok(Some((head_of(&found)?, Box::new(OneFile(found.encode())))))
     }
 

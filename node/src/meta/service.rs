@@ -100,7 +100,7 @@ impl Meta {
     async fn write_here(&self, raft: &RaftGroup, entry: Bytes) -> Result<Bytes, MetaError> {
         match raft.write(entry).await {
             Ok(body) => Ok(body),
-            Err(WriteError::NotLeader(_)) => Err(MetaError::NoLeader),
+            Err(WriteError::NotLeader) => Err(MetaError::NoLeader),
             Err(WriteError::Unknown(why)) => Err(MetaError::Unknown(why)),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use super::log_store::{EffectiveSync, LogStore};
 use super::machine::{Machine, Replica};
 use super::network::{Factory, RaftNet};
-use super::receiver::Receiver;
+use super::receiver::{Member, Receiver};
 use super::types::*;
 
 /// Timing differs: the catalogue must fail over before the streams that wait for it.
@@ -27,8 +28,9 @@ pub(crate) enum GroupKind {
     Stream,
 }
 
-/// Log entries kept behind `persisted`, so that a follower that was briefly away catches up from the log.
-const LOG_ENTRIES_TO_KEEP: u64 = 2000;
+/// Log entries kept behind `persisted`, so that a follower that was briefly away catches up from the log: at most
+/// 64 MiB of them, as a frame is at most 256 KiB or one larger message.
+const LOG_ENTRIES_TO_KEEP: u64 = 256;
 
 fn config(kind: GroupKind, group: GroupId) -> openraft::Config {
     // heartbeat + heartbeat_min_interval + heartbeat·13/64 must stay below election_timeout_min:
@@ -76,7 +78,9 @@ pub(crate) struct GroupParams {
 /// Why a member did not start. The data is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    #[error("the log of group {group} was purged up to {purged}, past the store's {persisted}: entries between are gone")]
+    #[error(
+        "the log of group {group} was purged up to {purged}, past the store's {persisted}: entries between are gone"
+    )]
     PurgedPastPersisted { group: GroupId, purged: u64, persisted: u64 },
     #[error("group {group} did not start: {why}")]
     Raft { group: GroupId, why: String },
@@ -85,7 +89,7 @@ pub(crate) enum StartError {
 /// The fate of one proposal.
 #[derive(Debug)]
 pub(crate) enum Proposed {
-    Applied(Bytes),
+    Applied,
     /// Refused before it was appended: it has no effect, now or later.
     Refused,
     /// It may or may not take effect.
@@ -96,7 +100,7 @@ pub(crate) enum Proposed {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("not the leader")]
-    NotLeader(Option<u64>),
+    NotLeader,
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
@@ -107,6 +111,10 @@ pub(crate) struct RaftGroup {
     receiver: Receiver,
     group: GroupId,
     raft_id: u64,
+    /// The commit index that leaders of the current boot told this member; 0 before the first.
+    told: Arc<AtomicU64>,
+    /// Last index of the log when the member was opened.
+    opened_at: u64,
 }
 
 impl RaftGroup {
@@ -129,8 +137,10 @@ impl RaftGroup {
         let raft = Raft::new(raft_id, Arc::new(config), factory, log, Machine::new(replica))
             .await
             .map_err(|e| fail(e.to_string()))?;
-        receiver.add(group.get(), raft_id, raft.clone(), staging);
-        Ok(Self { raft, receiver, group, raft_id })
+        let told = Arc::<AtomicU64>::default();
+        let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
+        receiver.add(group.get(), Member { id: raft_id, raft: raft.clone(), told: Arc::clone(&told), staging });
+        Ok(Self { raft, receiver, group, raft_id, told, opened_at })
     }
 
     pub(crate) fn raft_id(&self) -> u64 {
@@ -155,7 +165,7 @@ impl RaftGroup {
     pub(crate) async fn propose(&self, term: u64, frame: Bytes, done: impl FnOnce(Proposed) + Send + 'static) {
         let responder = CallbackResponder::new(move |result: Option<openraft::raft::ClientWriteResult<TypeConfig>>| {
             done(match result {
-                Some(Ok(response)) => Proposed::Applied(response.data.0),
+                Some(Ok(_)) => Proposed::Applied,
                 Some(Err(ClientWriteError::ForwardToLeader(_))) => Proposed::Refused,
                 Some(Err(_)) | None => Proposed::Unknown,
             });
@@ -172,14 +182,10 @@ impl RaftGroup {
             // The waiter may have timed out.
             let _gone = tx.send(result);
         });
-        self.raft
-            .write(Command(command))
-            .responder(responder)
-            .await
-            .map_err(|e| WriteError::Unknown(e.to_string()))?;
+        self.raft.write(Command(command)).responder(responder).await.map_err(|e| WriteError::Unknown(e.to_string()))?;
         match rx.await {
             Ok(Some(Ok(response))) => Ok(response.data.0),
-            Ok(Some(Err(ClientWriteError::ForwardToLeader(f)))) => Err(WriteError::NotLeader(f.leader_id)),
+            Ok(Some(Err(ClientWriteError::ForwardToLeader(_)))) => Err(WriteError::NotLeader),
             Ok(Some(Err(e))) => Err(WriteError::Unknown(e.to_string())),
             Ok(None) | Err(_) => Err(WriteError::Unknown("the group stopped".to_owned())),
         }
@@ -188,6 +194,9 @@ impl RaftGroup {
     pub(crate) fn state(&self) -> GroupState {
         let m = self.raft.metrics().borrow_watched().clone();
         let index = |id: &Option<LogId>| id.as_ref().map_or(0, openraft::LogId::index);
+        let committed =
+            index(&m.local_committed).max(index(&m.cluster_committed)).max(self.told.load(Ordering::Acquire));
+        let of_term = m.cluster_committed.as_ref().is_some_and(|id| id.committed_leader_id().term == m.current_term);
         GroupState {
             role: match m.state {
                 ServerState::Leader => Role::Leader,
@@ -199,12 +208,14 @@ impl RaftGroup {
             leader: m.current_leader,
             term: m.current_term,
             accepted: m.last_log_index.unwrap_or(0),
-            committed: index(&m.local_committed).max(index(&m.cluster_committed)),
+            committed,
+            commit_known: match m.state {
+                // A leader that restarted within its term goes on leading with the commit index it had saved.
+                ServerState::Leader => of_term && committed >= self.opened_at,
+                _ => m.current_leader.is_some() && self.told.load(Ordering::Acquire) > 0,
+            },
             applied: index(&m.last_applied),
-            snapshot: index(&m.snapshot),
-            purged: index(&m.purged),
             members: from_stored(&m.membership_config),
-            fatal: m.running_state.err().map(|e| e.to_string()),
             matched: m
                 .replication
                 .iter()
@@ -255,13 +266,12 @@ impl RaftGroup {
     pub(crate) async fn transfer_leader(&self, to: u64, wait: Duration) -> Result<bool, String> {
         self.raft.trigger().transfer_leader(to).await.map_err(|e| e.to_string())?;
         let id = self.raft_id;
-        let moved = self.raft.wait(Some(wait)).metrics(move |m| m.current_leader.is_some_and(|l| l != id), "leader moved").await;
+        let moved = self
+            .raft
+            .wait(Some(wait))
+            .metrics(move |m| m.current_leader.is_some_and(|l| l != id), "leader moved")
+            .await;
         Ok(moved.is_ok())
-    }
-
-    pub(crate) async fn elect(&self) {
-        // Fails only when the group stopped; its supervisor sees that.
-        let _stopped = self.raft.trigger().elect(true).await;
     }
 
     pub(crate) async fn shutdown(&self) {
@@ -273,7 +283,9 @@ impl RaftGroup {
 }
 
 /// See [`RaftGroup::watch`].
-pub(crate) struct GroupWatch(openraft::alias::WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>);
+pub(crate) struct GroupWatch(
+    openraft::alias::WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>,
+);
 
 impl GroupWatch {
     pub(crate) async fn changed(&mut self) -> bool {

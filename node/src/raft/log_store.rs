@@ -72,7 +72,12 @@ pub(super) struct LogStore {
 
 impl LogStore {
     /// Takes over what the WAL scan found for `group`; `None` for a group that never wrote.
-    pub(super) fn open(wal: Wal, group: GroupId, found: Option<&GroupLog>, sync: Arc<EffectiveSync>) -> io::Result<Self> {
+    pub(super) fn open(
+        wal: Wal,
+        group: GroupId,
+        found: Option<&GroupLog>,
+        sync: Arc<EffectiveSync>,
+    ) -> io::Result<Self> {
         let vote = match found.and_then(|f| f.vote.clone()) {
             Some(bytes) => Some(codec::Reader(bytes).vote().map_err(io::Error::other)?),
             None => None,
@@ -84,10 +89,8 @@ impl LogStore {
     }
 
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        let found = self
-            .wal
-            .read(self.group, LogIndex::new(start)..LogIndex::new(end), bytes_max)
-            .map_err(io::Error::other)?;
+        let found =
+            self.wal.read(self.group, LogIndex::new(start)..LogIndex::new(end), bytes_max).map_err(io::Error::other)?;
         found
             .into_iter()
             .map(|e| codec::entry_from(e.term.get(), e.index.get(), e.kind, e.payload).map_err(io::Error::other))
@@ -150,10 +153,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     }
 
     /// Applies read in bounded chunks, so that a long tail is never in memory at once.
-    async fn entries_stream<RB>(
-        &mut self,
-        range: RB,
-    ) -> impl futures::Stream<Item = io::Result<Entry>> + Send
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl futures::Stream<Item = io::Result<Entry>> + Send
     where
         RB: RangeBounds<u64> + Clone + Debug + Send,
     {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
-use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 
 use super::types::*;
 

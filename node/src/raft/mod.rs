@@ -9,8 +9,6 @@ mod log_store;
 mod machine;
 mod network;
 mod receiver;
-#[cfg(test)]
-mod suite;
 pub(crate) mod transfer;
 mod types;
 

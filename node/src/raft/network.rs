@@ -167,7 +167,10 @@ impl RaftNetworkV2<TypeConfig> for Client {
         &'s mut self,
         mut input: S,
         option: RPCOption,
-    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>>
+    ) -> BoxFuture<
+        's,
+        Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>,
+    >
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
@@ -186,14 +189,22 @@ impl RaftNetworkV2<TypeConfig> for Client {
         })
     }
 
-    async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let mut out = self.head();
         codec::put_vote_request(&mut out, &rpc);
         let mut r = self.unary(kind::VOTE, &[out.freeze()], &option).await?;
         codec::read_vote_response(&mut r).map_err(bad)
     }
 
-    async fn pre_vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let mut out = self.head();
         codec::put_vote_request(&mut out, &rpc);
         let mut r = self.unary(kind::PRE_VOTE, &[out.freeze()], &option).await?;
@@ -224,7 +235,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let SnapshotBody::Pinned(body) = snapshot.snapshot else {
             return Err(unreachable("a staged snapshot cannot be sent").into());
         };
-        let at = snapshot.meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| unreachable("a snapshot of nothing"))?;
+        let at =
+            snapshot.meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| unreachable("a snapshot of nothing"))?;
         let header = transfer::encode_header(&transfer::Header {
             group: self.group,
             target: self.target,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
@@ -22,21 +23,34 @@ const STREAM_WINDOW: usize = 256;
 
 /// A group that is open here.
 #[derive(Clone)]
-struct Member {
-    id: u64,
-    raft: Raft,
+pub(super) struct Member {
+    pub(super) id: u64,
+    pub(super) raft: Raft,
+    /// Commit index that leaders told this boot; see [`told_commit`].
+    pub(super) told: Arc<AtomicU64>,
     /// Folder that incoming snapshots are staged in.
-    staging: std::path::PathBuf,
+    pub(super) staging: std::path::PathBuf,
+}
+
+/// The commit index that an append proves. A leader knows what its predecessors committed only after it has committed
+/// an entry of its own term.
+fn told_commit(request: &AppendEntriesRequest<TypeConfig>) -> u64 {
+    match &request.leader_commit {
+        Some(id) if id.committed_leader_id().term == request.vote.leader_id().term => id.index(),
+        _ => 0,
+    }
 }
 
 type Request = (u64, AppendEntriesRequest<TypeConfig>);
+/// By the leader and the group its entries belong to.
+type Streams = HashMap<(NodeId, u64), mpsc::Sender<Request>>;
 
 /// Routes Raft messages to this node's groups.
 #[derive(Clone)]
 pub(crate) struct Receiver {
     transport: Transport,
     members: Arc<Mutex<HashMap<u64, Member>>>,
-    streams: Arc<Mutex<HashMap<(NodeId, u64), mpsc::Sender<Request>>>>,
+    streams: Arc<Mutex<Streams>>,
 }
 
 impl Receiver {
@@ -44,8 +58,8 @@ impl Receiver {
         Self { transport, members: Arc::default(), streams: Arc::default() }
     }
 
-    pub(super) fn add(&self, group: u64, id: u64, raft: Raft, staging: std::path::PathBuf) {
-        self.members.lock().insert(group, Member { id, raft, staging });
+    pub(super) fn add(&self, group: u64, member: Member) {
+        self.members.lock().insert(group, member);
     }
 
     pub(super) fn remove(&self, group: u64) {
@@ -80,7 +94,15 @@ impl Receiver {
         }
     }
 
-    fn append(&self, from: NodeId, group: u64, target: u64, stream: u64, seq: u64, request: AppendEntriesRequest<TypeConfig>) {
+    fn append(
+        &self,
+        from: NodeId,
+        group: u64,
+        target: u64,
+        stream: u64,
+        seq: u64,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) {
         let known = self.streams.lock().get(&(from, stream)).cloned();
         let queue = match known {
             Some(queue) => queue,
@@ -89,7 +111,7 @@ impl Receiver {
                 let Some(member) = self.member(group, target) else { return };
                 let (tx, rx) = mpsc::channel(STREAM_WINDOW);
                 self.streams.lock().insert((from, stream), tx.clone());
-                tokio::spawn(serve_stream(self.clone(), member.raft, from, stream, rx));
+                tokio::spawn(serve_stream(self.clone(), member, from, stream, rx));
                 tx
             }
             None => return,
@@ -110,7 +132,7 @@ impl Receiver {
     async fn answer(&self, kind: u8, mut r: Reader) -> Result<Bytes, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let (group, target) = (r.u64().map_err(|e| text(&e))?, r.u64().map_err(|e| text(&e))?);
-        let Some(Member { raft, .. }) = self.member(group, target) else {
+        let Some(Member { raft, told, .. }) = self.member(group, target) else {
             return Err(format!("member {target} of group {group} is not here"));
         };
         let mut out = BytesMut::with_capacity(64);
@@ -118,6 +140,7 @@ impl Receiver {
             kind::APPEND_UNARY => {
                 let request = codec::read_append_request(&mut r).map_err(|e| text(&e))?;
                 let prev = request.prev_log_id;
+                let commit = told_commit(&request);
                 let last = request.entries.last().map(|e| e.log_id).or(prev);
                 let result = match raft.append_entries(request).await.map_err(|e| text(&e))? {
                     AppendEntriesResponse::Success => Ok(last),
@@ -128,6 +151,9 @@ impl Receiver {
                     },
                     AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
                 };
+                if result.is_ok() {
+                    told.fetch_max(commit, Ordering::Release);
+                }
                 codec::put_append_result(&mut out, &result);
             }
             kind::VOTE => {
@@ -142,7 +168,8 @@ impl Receiver {
                 let from = r.vote().map_err(|e| text(&e))?;
                 let to = r.u64().map_err(|e| text(&e))?;
                 let last = r.log_id().map_err(|e| text(&e))?;
-                raft.handle_transfer_leader(TransferLeaderRequest::new(from, to, last)).await.map_err(|e| text(&e))?;
+                let taken = raft.handle_transfer_leader(TransferLeaderRequest::new(from, to, last)).await;
+                taken.map_err(|e| text(&e))?.map_err(|e| text(&e))?;
             }
             other => return Err(format!("unknown raft request {other}")),
         }
@@ -152,9 +179,9 @@ impl Receiver {
     /// A bulk connection that brings a snapshot.
     pub(crate) async fn on_bulk(&self, header: Bytes, mut socket: TcpStream) -> std::io::Result<()> {
         let header: transfer::Header = serde_json::from_slice(&header).map_err(std::io::Error::other)?;
-        let member = self
-            .member(header.group, header.target)
-            .ok_or_else(|| std::io::Error::other(format!("member {} of group {} is not here", header.target, header.group)))?;
+        let member = self.member(header.group, header.target).ok_or_else(|| {
+            std::io::Error::other(format!("member {} of group {} is not here", header.target, header.group))
+        })?;
         let staged = transfer::receive(&mut socket, &header.files, member.staging.clone()).await?;
         let (term, node, committed) = header.vote;
         let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
@@ -171,16 +198,29 @@ impl Receiver {
 }
 
 /// Feeds one replication stream to openraft and sends its results back in order.
-async fn serve_stream(receiver: Receiver, raft: Raft, from: NodeId, stream: u64, requests: mpsc::Receiver<Request>) {
-    let input = futures::stream::unfold(requests, |mut requests| async move {
+async fn serve_stream(
+    receiver: Receiver,
+    member: Member,
+    from: NodeId,
+    stream: u64,
+    requests: mpsc::Receiver<Request>,
+) {
+    let Member { raft, told, .. } = member;
+    let (commits, mut commit_of_next) = mpsc::unbounded_channel();
+    let input = futures::stream::unfold((requests, commits), |(mut requests, commits)| async move {
         let (_, request) = requests.recv().await?;
-        Some((request, requests))
+        // Fails only when the results are read no more.
+        let _ended = commits.send(told_commit(&request));
+        Some((request, (requests, commits)))
     });
     let mut results = Box::pin(raft.stream_append(Box::pin(input)));
     let mut seq = 0_u64;
     while let Some(result) = results.next().await {
         let Ok(result) = result else { break };
         let failed = result.is_err();
+        if let (false, Some(commit)) = (failed, commit_of_next.recv().await) {
+            told.fetch_max(commit, Ordering::Release);
+        }
         let mut out = BytesMut::with_capacity(48);
         out.put_u64_le(stream);
         out.put_u64_le(seq);

@@ -129,15 +129,13 @@ pub(crate) struct GroupState {
     pub(crate) role: Role,
     pub(crate) leader: Option<u64>,
     pub(crate) term: u64,
-    /// The last log entry (`accepted`), committed, applied, snapshot and purged indexes; 0 when there is none.
+    /// The last log entry (`accepted`), committed and applied indexes; 0 when there is none.
     pub(crate) accepted: u64,
     pub(crate) committed: u64,
+    /// Whether `committed` is what a leader told in this boot, not just what this member had saved.
+    pub(crate) commit_known: bool,
     pub(crate) applied: u64,
-    pub(crate) snapshot: u64,
-    pub(crate) purged: u64,
     pub(crate) members: Members,
-    /// Why the group's Raft task stopped, if it did.
-    pub(crate) fatal: Option<String>,
     /// At the leader: the last log index each other member is known to hold.
     pub(crate) matched: Vec<(u64, u64)>,
     /// Milliseconds since a quorum last answered the leader.

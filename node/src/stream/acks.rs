@@ -58,7 +58,11 @@ impl AckWriter {
             Fate::Stored { seq } | Fate::Duplicate { seq } => {
                 out.extend_from_slice(&self.prefix);
                 out.extend_from_slice(itoa::Buffer::new().format(*seq).as_bytes());
-                out.extend_from_slice(if matches!(fate, Fate::Duplicate { .. }) { b",\"duplicate\":true}" } else { b"}" });
+                out.extend_from_slice(if matches!(fate, Fate::Duplicate { .. }) {
+                    b",\"duplicate\":true}"
+                } else {
+                    b"}"
+                });
                 true
             }
             Fate::Refused(error) => {

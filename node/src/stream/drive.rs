@@ -89,7 +89,7 @@ impl StreamReplica {
             return;
         }
         leading.outstanding -= 1;
-        if !matches!(fate, Proposed::Applied(_)) && !leading.admission.is_halted() {
+        if !matches!(fate, Proposed::Applied) && !leading.admission.is_halted() {
             leading.admission.refused(ordinal);
             // Everything behind the refused frame is void if it is in the log at all.
             let told = if matches!(fate, Proposed::Refused) { not_ready() } else { Fate::Unknown };

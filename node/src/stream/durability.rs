@@ -13,7 +13,11 @@ use crate::jetstream::convert;
 
 impl StreamReplica {
     /// Brings the catalogue's configuration into the group's log, where it takes effect.
-    pub(crate) async fn adopt_config(self: &Arc<Self>, config: &StreamConfig, generation: Generation) -> Result<(), CommandError> {
+    pub(crate) async fn adopt_config(
+        self: &Arc<Self>,
+        config: &StreamConfig,
+        generation: Generation,
+    ) -> Result<(), CommandError> {
         let wanted = convert::durability(config).unwrap_or_default();
         let (have, current, first) = {
             let inner = self.lock();
@@ -46,13 +50,21 @@ impl StreamReplica {
     }
 
     /// One replica may move to the settings of `generation`.
-    pub(crate) async fn grant(self: &Arc<Self>, generation: Generation, replica: RaftNodeId) -> Result<(), CommandError> {
+    pub(crate) async fn grant(
+        self: &Arc<Self>,
+        generation: Generation,
+        replica: RaftNodeId,
+    ) -> Result<(), CommandError> {
         self.command(Command::Durability(DurabilityCommand::Grant { generation, replica })).await?;
         Ok(())
     }
 
     /// A replica says that it has drained past the barrier.
-    pub(crate) async fn complete(self: &Arc<Self>, generation: Generation, replica: RaftNodeId) -> Result<(), CommandError> {
+    pub(crate) async fn complete(
+        self: &Arc<Self>,
+        generation: Generation,
+        replica: RaftNodeId,
+    ) -> Result<(), CommandError> {
         self.command(Command::Durability(DurabilityCommand::Complete { generation, replica })).await?;
         Ok(())
     }
@@ -84,8 +96,8 @@ impl StreamReplica {
             self.flush_if_due(inner);
             return None;
         }
-        let synced = !self.is_replicated()
-            || self.context.wal.watermarks(self.spec.group).synced.is_some_and(|s| s >= barrier);
+        let synced =
+            !self.is_replicated() || self.context.wal.watermarks(self.spec.group).synced.is_some_and(|s| s >= barrier);
         synced.then_some(generation)
     }
 }
@@ -97,7 +109,9 @@ fn needs_drain(from: Durability, to: Durability) -> bool {
         SyncMode::Interval => 1,
         SyncMode::NoWait => 2,
     };
-    rank(to.sync) < rank(from.sync) || to.flush < from.flush || (to.sync == from.sync && to.interval_ms < from.interval_ms)
+    rank(to.sync) < rank(from.sync)
+        || to.flush < from.flush
+        || (to.sync == from.sync && to.interval_ms < from.interval_ms)
 }
 
 #[cfg(test)]

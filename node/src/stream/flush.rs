@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::durability::Durability;
 use headwater_core::flush_policy::{self, FlushFacts, FlushWant};
-use headwater_storage::blocks::{self, FlushDone, FlushStage};
 use headwater_core::ids::{LogIndex, LogPosition};
+use headwater_storage::blocks::{self, FlushDone, FlushStage};
 use headwater_storage::checkpoint::CheckpointImage;
 
 use super::replica::{Inner, StreamReplica};
@@ -135,7 +135,13 @@ impl StreamReplica {
         inner.flushing.to_prove = None;
         if sample.at == mark.at && sample.digest != mark.digest {
             let (expected, found) = (mark.digest, sample.digest);
-            self.fail(inner, format!("the state at entry {} has digest {found:016x}, its snapshot says {expected:016x}", mark.at.index));
+            self.fail(
+                inner,
+                format!(
+                    "the state at entry {} has digest {found:016x}, its snapshot says {expected:016x}",
+                    mark.at.index
+                ),
+            );
         } else {
             tracing::info!(stream = self.spec.name, index = %mark.at.index, "replay proved the snapshot");
         }

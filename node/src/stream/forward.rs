@@ -84,8 +84,12 @@ pub(crate) fn read_batch(mut b: Bytes) -> Result<(u64, u64, Vec<Forwarded>), Bad
 /// What became of one forwarded message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    Stored { seq: u64 },
-    Duplicate { seq: u64 },
+    Stored {
+        seq: u64,
+    },
+    Duplicate {
+        seq: u64,
+    },
     /// The error part of a publish ack, as JSON.
     Refused(Bytes),
     /// Nobody knows; the publisher gets no answer and retries.

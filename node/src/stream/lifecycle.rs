@@ -61,7 +61,9 @@ fn open(context: &Arc<Context>, entry: &StreamEntry) {
                 tokio::spawn(replica.drive_locally());
             }
         }
-        Err(error) => tracing::error!(stream = entry.key.name, %error, "replica not opened; its files stay as they are"),
+        Err(error) => {
+            tracing::error!(stream = entry.key.name, %error, "replica not opened; its files stay as they are")
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use headwater_core::durability::{Durability, SyncMode};
 use headwater_core::ids::{Generation, LogIndex, LogPosition, StreamId, Timestamp};
-use headwater_core::recovery::{self, CheckpointFound, LastRun, LogEnd, OpenFacts, PhaseLatch, RecoveryPlan, RejoinReason};
+use headwater_core::recovery::{
+    self, CheckpointFound, LastRun, LogEnd, OpenFacts, PhaseLatch, RecoveryPlan, RejoinReason,
+};
 use headwater_core::stream::{Settings, StreamState};
 use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore};
 use headwater_storage::checkpoint::Checkpoint;
@@ -72,14 +74,10 @@ pub(crate) fn read(context: &Context, spec: &ReplicaSpec, dir: &Path, created: T
     let log = if spec.replicas > 1 { StoreLog::Wal } else { StoreLog::Own };
     let last_stop = if context.last_run.same_boot_and_mount { LastStop::PageCacheKept } else { LastStop::PowerLost };
     let options = StoreOptions { cache_bytes_max: CACHE_BYTES, last_stop, ..StoreOptions::new(log) };
-    let (store, scan) = StreamStore::open(
-        Arc::clone(&context.disk),
-        dir,
-        spec.stream,
-        options,
-        checkpoint.as_ref(),
-        &mut |frame| state.rebuild(frame),
-    )?;
+    let (store, scan) =
+        StreamStore::open(Arc::clone(&context.disk), dir, spec.stream, options, checkpoint.as_ref(), &mut |frame| {
+            state.rebuild(frame)
+        })?;
     state.finish_rebuild().map_err(|m| OpenError::Blocks {
         stream: name(),
         what: m.what,
@@ -108,7 +106,11 @@ pub(crate) fn read(context: &Context, spec: &ReplicaSpec, dir: &Path, created: T
 }
 
 /// Opens a replica, or says why it stays out. Its files are never changed by a failure.
-pub(crate) fn open(context: &Arc<Context>, spec: ReplicaSpec, created: Timestamp) -> Result<Arc<StreamReplica>, OpenError> {
+pub(crate) fn open(
+    context: &Arc<Context>,
+    spec: ReplicaSpec,
+    created: Timestamp,
+) -> Result<Arc<StreamReplica>, OpenError> {
     let dir = dir_of(context, spec.stream);
     let opened = read(context, &spec, &dir, created)?;
     let mark = SnapshotMark::read(&*context.disk, &dir);
@@ -137,7 +139,11 @@ pub(crate) fn open(context: &Arc<Context>, spec: ReplicaSpec, created: Timestamp
     if let RecoveryPlan::RejoinAsLearner { why } = plan {
         if why != RejoinReason::Wiped {
             // What was confirmed under a weaker mode may be missing from this log's end. See docs/operations/durability.md.
-            tracing::warn!(stream = spec.name, ?why, "this replica may have lost messages that its relaxed sync mode confirmed");
+            tracing::warn!(
+                stream = spec.name,
+                ?why,
+                "this replica may have lost messages that its relaxed sync mode confirmed"
+            );
         }
         plan = RecoveryPlan::Replay { from: persisted };
     }

@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
 use headwater_storage::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
 
 use crate::raft::transfer::{FileEntry, Outgoing};
 

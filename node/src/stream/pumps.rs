@@ -38,7 +38,9 @@ impl StreamReplica {
         let now = crate::clock::now();
         let missing: Vec<ConsumerId> = match &inner.leading {
             None => return,
-            Some(l) => inner.state.consumers().iter().map(|(id, _)| id).filter(|id| !l.pumps.contains_key(id)).collect(),
+            Some(l) => {
+                inner.state.consumers().iter().map(|(id, _)| id).filter(|id| !l.pumps.contains_key(id)).collect()
+            }
         };
         for id in missing {
             let Some(state) = inner.state.consumers().get(id) else { continue };
@@ -195,7 +197,9 @@ impl StreamReplica {
                 PumpAction::Deliver(delivery) => {
                     let Some(state) = inner.state.consumers().get(consumer) else { continue };
                     let config = state.config();
-                    let Some(reach) = self.deliver(inner, &config.name, config.headers_only, &delivery) else { continue };
+                    let Some(reach) = self.deliver(inner, &config.name, config.headers_only, &delivery) else {
+                        continue;
+                    };
                     let pump = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&consumer));
                     let Some(pump) = pump else { continue };
                     let now = crate::clock::now();
@@ -211,7 +215,12 @@ impl StreamReplica {
                 }
                 PumpAction::Status { to, status } => {
                     let block = status.header_block();
-                    self.context.broker.publish(&Inbound { subject: &to, reply: None, headers: block.as_bytes(), payload: &[] });
+                    self.context.broker.publish(&Inbound {
+                        subject: &to,
+                        reply: None,
+                        headers: block.as_bytes(),
+                        payload: &[],
+                    });
                 }
                 PumpAction::AckReply { to } => {
                     self.context.broker.publish(&Inbound { subject: &to, reply: None, headers: &[], payload: &[] });
@@ -249,7 +258,12 @@ impl StreamReplica {
             let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: &block, payload: &[] };
             return Some(self.context.broker.deliver(&delivery.to, &msg));
         }
-        let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: record.headers(), payload: record.payload() };
+        let msg = Inbound {
+            subject: record.subject(),
+            reply: Some(&ack),
+            headers: record.headers(),
+            payload: record.payload(),
+        };
         Some(self.context.broker.deliver(&delivery.to, &msg))
     }
 
@@ -282,6 +296,11 @@ impl StreamReplica {
         body["stream"] = self.spec.name.clone().into();
         body["consumer"] = consumer.into();
         let payload = body.to_string();
-        self.context.broker.publish(&Inbound { subject: subject.as_bytes(), reply: None, headers: &[], payload: payload.as_bytes() });
+        self.context.broker.publish(&Inbound {
+            subject: subject.as_bytes(),
+            reply: None,
+            headers: &[],
+            payload: payload.as_bytes(),
+        });
     }
 }

@@ -5,8 +5,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use headwater_core::consumer::EndReason;
@@ -245,7 +245,8 @@ impl StreamReplica {
         let effective = self.effective(inner);
         if !self.is_replicated() {
             // R1 has no log behind it. What may remove the last sequence is synced in every mode, before success.
-            let removes = matches!(kind, FrameKind::Purge | FrameKind::DeleteMessage | FrameKind::Expire | FrameKind::Remove);
+            let removes =
+                matches!(kind, FrameKind::Purge | FrameKind::DeleteMessage | FrameKind::Expire | FrameKind::Remove);
             return match effective.sync {
                 SyncMode::Always => Need::StoreSynced,
                 _ if removes => Need::StoreSynced,
@@ -273,7 +274,8 @@ impl StreamReplica {
         let applied = match inner.state.apply(at, &frame, &inner.store) {
             Ok(applied) => applied,
             Err(damaged) => {
-                return self.fail(inner, format!("message {} cannot be read: it must be repaired from a peer", damaged.seq));
+                return self
+                    .fail(inner, format!("message {} cannot be read: it must be repaired from a peer", damaged.seq));
             }
         };
         if applied.is_void() && self.is_replicated() {
@@ -345,7 +347,7 @@ impl StreamReplica {
             let fate = match (&applied, lost) {
                 (_, true) => CommandFate::Lost,
                 (Some(a), false) => match &a.outcome {
-                    Outcome::Rejected(why) => CommandFate::Rejected(why.clone()),
+                    Outcome::Rejected(why) => CommandFate::Rejected(*why),
                     _ => CommandFate::Applied(Box::new(applied.take().expect("matched above"))),
                 },
                 (None, false) => CommandFate::Lost,

@@ -75,7 +75,8 @@ impl StreamReplica {
             };
         };
         let wal = self.context.wal.watermarks(self.spec.group);
-        let purged = self.context.wal.group(self.spec.group).and_then(|g| g.purged).map_or(LogIndex::new(0), |p| p.index);
+        let purged =
+            self.context.wal.group(self.spec.group).and_then(|g| g.purged).map_or(LogIndex::new(0), |p| p.index);
         // What is purged counts as synced: its marker says so.
         let at = |index: Option<LogIndex>| index.unwrap_or(LogIndex::new(0)).max(purged).max(persisted);
         let accepted = at(wal.accepted).max(applied);
@@ -104,7 +105,8 @@ impl StreamReplica {
         }
         let state = inner.state.durability();
         let storage = inner.state.settings().storage;
-        let acting = |d: headwater_core::durability::Durability| durability(d.effective(self.spec.replicas, storage).durability);
+        let acting =
+            |d: headwater_core::durability::Durability| durability(d.effective(self.spec.replicas, storage).durability);
         let voter_ids: Vec<u64> = match &raft {
             Some(r) => r.members.voters().into_iter().collect(),
             None => vec![self.spec.raft_id.get()],

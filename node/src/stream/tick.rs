@@ -39,7 +39,7 @@ impl StreamReplica {
             persisted: inner.flushing.persisted(),
             committed: raft.as_ref().map_or(applied, |r| LogIndex::new(r.committed)).max(applied),
             leader_known: match &raft {
-                Some(r) => r.leader.is_some() && r.committed > 0,
+                Some(r) => r.commit_known,
                 // A replicated stream whose group does not run yet has heard nothing.
                 None => !self.is_replicated(),
             },
@@ -89,8 +89,12 @@ impl StreamReplica {
         let raft = self.raft().ok_or("a stream with one replica has nobody to hand over to")?;
         let state = raft.state();
         let names = context.node_names();
-        let mut others: Vec<u64> =
-            state.members.voters().into_iter().filter(|id| *id != raft.raft_id() && context.transport.is_up(*id)).collect();
+        let mut others: Vec<u64> = state
+            .members
+            .voters()
+            .into_iter()
+            .filter(|id| *id != raft.raft_id() && context.transport.is_up(*id))
+            .collect();
         let matched = |id: &u64| state.matched.iter().find(|(m, _)| m == id).map_or(0, |(_, at)| *at);
         others.sort_by_key(|id| std::cmp::Reverse(matched(id)));
         let to = match preferred {

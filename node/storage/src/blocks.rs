@@ -77,12 +77,7 @@ impl StoreOptions {
     /// The defaults.
     #[must_use]
     pub fn new(log: StoreLog) -> Self {
-        Self {
-            log,
-            block_bytes_max: 64 << 20,
-            cache_bytes_max: 1 << 20,
-            last_stop: LastStop::PowerLost,
-        }
+        Self { log, block_bytes_max: 64 << 20, cache_bytes_max: 1 << 20, last_stop: LastStop::PowerLost }
     }
 }
 
@@ -196,11 +191,7 @@ impl StreamStore {
     /// Takes the frame of operation `index`, which must follow what was pushed or advanced before. A
     /// replicated stream ignores the bytes of frames without messages.
     pub fn push(&mut self, index: LogIndex, frame: Frame) {
-        assert!(
-            self.accepted.is_none_or(|accepted| accepted < index),
-            "operation {index} after {:?}",
-            self.accepted
-        );
+        assert!(self.accepted.is_none_or(|accepted| accepted < index), "operation {index} after {:?}", self.accepted);
         self.accepted = Some(index);
         let header = frame.header();
         if self.options.log == StoreLog::Wal && header.kind != FrameKind::Messages {
@@ -210,11 +201,7 @@ impl StreamStore {
         let place = self.assign(len);
         self.dirty_bytes += len;
         self.index(place, &frame);
-        self.pending.push_back(Pending {
-            index,
-            place,
-            frame,
-        });
+        self.pending.push_back(Pending { index, place, frame });
     }
 
     /// Operation `index` has nothing to store (void, blank, membership).
@@ -236,32 +223,19 @@ impl StreamStore {
     fn assign(&mut self, len: u64) -> FramePlace {
         let fits = self.blocks.back().is_some_and(|block| {
             let end = block.len + len;
-            (end <= self.options.block_bytes_max || block.len == HEADER_PAGE)
-                && end <= u64::from(u32::MAX)
+            (end <= self.options.block_bytes_max || block.len == HEADER_PAGE) && end <= u64::from(u32::MAX)
         });
         if !fits {
             self.add_block(self.next_block, HEADER_PAGE, 0);
         }
-        let block = self
-            .blocks
-            .back_mut()
-            .expect("a block was added if there was none that fits");
-        let place = FramePlace {
-            block: block.number,
-            offset: block.len as u32,
-        };
+        let block = self.blocks.back_mut().expect("a block was added if there was none that fits");
+        let place = FramePlace { block: block.number, offset: block.len as u32 };
         block.len += len;
         place
     }
 
     fn add_block(&mut self, number: BlockNumber, len: u64, written: u64) {
-        self.blocks.push_back(Block {
-            number,
-            len,
-            written,
-            messages: None,
-            dead: false,
-        });
+        self.blocks.push_back(Block { number, len, written, messages: None, dead: false });
         self.next_block = number.next();
     }
 
@@ -286,18 +260,12 @@ impl StreamStore {
     }
 
     fn block_mut(&mut self, number: BlockNumber) -> Option<&mut Block> {
-        let nth = self
-            .blocks
-            .binary_search_by_key(&number, |block| block.number)
-            .ok()?;
+        let nth = self.blocks.binary_search_by_key(&number, |block| block.number).ok()?;
         self.blocks.get_mut(nth)
     }
 
     fn block(&self, number: BlockNumber) -> Option<&Block> {
-        let nth = self
-            .blocks
-            .binary_search_by_key(&number, |block| block.number)
-            .ok()?;
+        let nth = self.blocks.binary_search_by_key(&number, |block| block.number).ok()?;
         self.blocks.get(nth)
     }
 
@@ -364,26 +332,15 @@ impl StreamStore {
     /// checkpoint. Their files go when that checkpoint is durable.
     pub fn sweep(&mut self, any_live: impl Fn(RangeInclusive<StreamSeq>) -> bool) {
         let full = self.blocks.len().saturating_sub(1);
-        for block in self
-            .blocks
-            .iter_mut()
-            .take(full)
-            .filter(|block| !block.dead)
-        {
-            block.dead = block
-                .messages
-                .is_none_or(|(first, last)| !any_live(first..=last));
+        for block in self.blocks.iter_mut().take(full).filter(|block| !block.dead) {
+            block.dead = block.messages.is_none_or(|(first, last)| !any_live(first..=last));
         }
     }
 
     /// Takes what is pending as a job for the flusher. `None` if there is nothing to do, the last job is not
     /// completed, or the store failed. With `want` = [`FlushWant::Checkpoint`], `image` must be given, and
     /// must be the state after exactly what was pushed so far.
-    pub fn take_job(
-        &mut self,
-        want: FlushWant,
-        image: Option<CheckpointImage>,
-    ) -> Option<FlushJob> {
+    pub fn take_job(&mut self, want: FlushWant, image: Option<CheckpointImage>) -> Option<FlushJob> {
         if self.failure.is_some() || self.storing {
             return None;
         }
@@ -396,25 +353,13 @@ impl StreamStore {
         }
         if let Some(image) = &image {
             self.advance(image.applied.index);
-            assert_eq!(
-                self.accepted,
-                Some(image.applied.index),
-                "the image is the state after the last push"
-            );
+            assert_eq!(self.accepted, Some(image.applied.index), "the image is the state after the last push");
         } else if want == FlushWant::Checkpoint {
             return None;
         }
         let remove = image.is_some() && self.pins == 0;
-        let dead = self
-            .blocks
-            .iter()
-            .filter(|block| remove && block.dead)
-            .map(|block| block.number)
-            .collect();
-        let log = image
-            .as_ref()
-            .filter(|_| self.options.log == StoreLog::Wal)
-            .map(|image| image.group);
+        let dead = self.blocks.iter().filter(|block| remove && block.dead).map(|block| block.number).collect();
+        let log = image.as_ref().filter(|_| self.options.log == StoreLog::Wal).map(|image| image.group);
         let checkpoint = image.map(|state| Checkpoint {
             stream: self.stream,
             state,
@@ -422,23 +367,13 @@ impl StreamStore {
                 .blocks
                 .iter()
                 .filter(|block| !block.dead)
-                .map(|block| BlockExtent {
-                    block: block.number,
-                    valid_bytes: block.len,
-                })
+                .map(|block| BlockExtent { block: block.number, valid_bytes: block.len })
                 .collect(),
         });
         let sync = want != FlushWant::Write;
         let own = self.options.log == StoreLog::Own;
-        let newest = self
-            .blocks
-            .iter()
-            .rev()
-            .find(|block| block.written > 0)
-            .map(|block| block.number);
-        let mark = self
-            .mark
-            .filter(|mark| own && sync && Some(mark.block) == newest);
+        let newest = self.blocks.iter().rev().find(|block| block.written > 0).map(|block| block.number);
+        let mark = self.mark.filter(|mark| own && sync && Some(mark.block) == newest);
         self.storing = true;
         self.checkpointing |= checkpoint.is_some();
         self.taken = self.pending.len();
@@ -464,17 +399,12 @@ impl StreamStore {
         let mut extents: Vec<Extent> = Vec::new();
         for Pending { place, frame, .. } in &self.pending {
             let bytes: Bytes = frame.bytes().clone();
-            match extents
-                .last_mut()
-                .filter(|extent| extent.block == place.block)
-            {
+            match extents.last_mut().filter(|extent| extent.block == place.block) {
                 Some(extent) => extent.parts.push(bytes),
                 None => extents.push(Extent {
                     block: place.block,
                     offset: u64::from(place.offset),
-                    create: self
-                        .block(place.block)
-                        .is_some_and(|block| block.written == 0),
+                    create: self.block(place.block).is_some_and(|block| block.written == 0),
                     parts: vec![bytes],
                 }),
             }
@@ -485,11 +415,7 @@ impl StreamStore {
     /// Takes the result of a job's stage.
     pub fn complete(&mut self, done: FlushDone) {
         match done.stage {
-            FlushStage::Stored {
-                stored,
-                synced,
-                file,
-            } => self.complete_stored(stored, synced, file),
+            FlushStage::Stored { stored, synced, file } => self.complete_stored(stored, synced, file),
             FlushStage::Persisted { persisted, removed } => {
                 self.checkpointing = false;
                 self.persisted = Some(persisted);
@@ -518,27 +444,12 @@ impl StreamStore {
         drop(cache);
         self.taken = 0;
         if let Some((number, end)) = self.taken_end.take() {
-            for block in self
-                .blocks
-                .iter_mut()
-                .filter(|block| block.number <= number)
-            {
-                block.written = if block.number < number {
-                    block.len
-                } else {
-                    end
-                };
+            for block in self.blocks.iter_mut().filter(|block| block.number <= number) {
+                block.written = if block.number < number { block.len } else { end };
             }
             if synced {
-                let ticket = self
-                    .mark
-                    .filter(|mark| mark.block == number)
-                    .map_or(1, |mark| mark.ticket + 1);
-                self.mark = Some(SyncMark {
-                    block: number,
-                    synced_bytes: end,
-                    ticket,
-                });
+                let ticket = self.mark.filter(|mark| mark.block == number).map_or(1, |mark| mark.ticket + 1);
+                self.mark = Some(SyncMark { block: number, synced_bytes: end, ticket });
             }
         }
         self.settle();
@@ -576,20 +487,13 @@ impl StreamStore {
 
     /// First position in the index whose frame reaches `seq`.
     fn find(&self, seq: StreamSeq) -> usize {
-        self.frames
-            .partition_point(|frame| frame.base_seq.get() + u64::from(frame.count) <= seq.get())
+        self.frames.partition_point(|frame| frame.base_seq.get() + u64::from(frame.count) <= seq.get())
     }
 
     /// The bytes of an indexed frame.
     fn load(&self, indexed: &IndexedFrame) -> Option<Frame> {
-        let place = FramePlace {
-            block: indexed.block(),
-            offset: indexed.offset,
-        };
-        if let Ok(nth) = self
-            .pending
-            .binary_search_by_key(&place, |pending| pending.place)
-        {
+        let place = FramePlace { block: indexed.block(), offset: indexed.offset };
+        if let Ok(nth) = self.pending.binary_search_by_key(&place, |pending| pending.place) {
             return Some(self.pending[nth].frame.clone());
         }
         if let Some(frame) = self.cache.borrow().get(place) {
@@ -610,31 +514,19 @@ impl StreamStore {
         let path = format::path(&self.blocks_dir, place.block);
         let written = self.block(place.block).map_or(0, |block| block.written);
         let left = written.saturating_sub(u64::from(place.offset));
-        let want =
-            (len as usize).max(READ_AHEAD_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX)));
+        let want = (len as usize).max(READ_AHEAD_BYTES.min(usize::try_from(left).unwrap_or(usize::MAX)));
         let file = self.file(place.block, &path)?;
         let mut bytes = vec![0; want];
-        let got = file
-            .read_at(u64::from(place.offset), &mut bytes)
-            .map_err(|error| FileError::io("read", &path, error))?;
+        let got =
+            file.read_at(u64::from(place.offset), &mut bytes).map_err(|error| FileError::io("read", &path, error))?;
         bytes.truncate(got);
         if got < len as usize {
             let found = format!("{got} bytes");
-            return Err(FileError::damaged(
-                &path,
-                u64::from(place.offset),
-                format!("a frame of {len} bytes"),
-                found,
-            ));
+            return Err(FileError::damaged(&path, u64::from(place.offset), format!("a frame of {len} bytes"), found));
         }
         let mut rest = Bytes::from(bytes);
         let frame = Frame::parse(rest.split_to(len as usize)).map_err(|error| {
-            FileError::damaged(
-                &path,
-                u64::from(place.offset),
-                "the frame that was written",
-                error.to_string(),
-            )
+            FileError::damaged(&path, u64::from(place.offset), "the frame that was written", error.to_string())
         })?;
         let mut cache = self.cache.borrow_mut();
         cache.insert(place, frame.clone());
@@ -642,13 +534,7 @@ impl StreamStore {
         let mut offset = place.offset + len;
         while let Some(next) = next_frame(&mut rest) {
             let next_len = next.bytes().len() as u32;
-            cache.insert(
-                FramePlace {
-                    block: place.block,
-                    offset,
-                },
-                next,
-            );
+            cache.insert(FramePlace { block: place.block, offset }, next);
             offset += next_len;
         }
         Ok(frame)
@@ -659,10 +545,7 @@ impl StreamStore {
         if let Some((_, file)) = files.iter().find(|(number, _)| *number == block) {
             return Ok(Arc::clone(file));
         }
-        let file = self
-            .disk
-            .open_read(path)
-            .map_err(|error| FileError::io("open", path, error))?;
+        let file = self.disk.open_read(path).map_err(|error| FileError::io("open", path, error))?;
         files.push_back((block, Arc::clone(&file)));
         if files.len() > OPEN_FILES_MAX {
             files.pop_front();
@@ -671,23 +554,14 @@ impl StreamStore {
     }
 
     /// First and last message sequences of the blocks, oldest block first: what a sweep asks about.
-    pub fn block_ranges(
-        &self,
-    ) -> impl Iterator<Item = (BlockNumber, Option<(StreamSeq, StreamSeq)>)> {
-        self.blocks
-            .iter()
-            .map(|block| (block.number, block.messages))
+    pub fn block_ranges(&self) -> impl Iterator<Item = (BlockNumber, Option<(StreamSeq, StreamSeq)>)> {
+        self.blocks.iter().map(|block| (block.number, block.messages))
     }
 
     /// Records from `from` on, in order, at most `records_max` and, but for the first, `bytes_max` bytes of
     /// frames. Holds removed messages too; whether one is live is the stream's state to say.
     #[must_use]
-    pub fn read_batch(
-        &self,
-        from: StreamSeq,
-        records_max: usize,
-        bytes_max: usize,
-    ) -> Vec<OwnedRecord> {
+    pub fn read_batch(&self, from: StreamSeq, records_max: usize, bytes_max: usize) -> Vec<OwnedRecord> {
         let mut cursor = Cursor::new(from);
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -710,9 +584,7 @@ impl StreamStore {
 
 /// Cuts the next whole, valid frame off `rest`.
 fn next_frame(rest: &mut Bytes) -> Option<Frame> {
-    let len = rest
-        .get(..4)
-        .map(|len| u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize)?;
+    let len = rest.get(..4).map(|len| u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize)?;
     if len < headwater_core::frame::HEADER_LEN || len > rest.len() {
         return None;
     }

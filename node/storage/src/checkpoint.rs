@@ -122,27 +122,10 @@ impl Checkpoint {
     /// As bytes on disk.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self {
-            stream,
-            state,
-            blocks,
-        } = self;
-        let CheckpointImage {
-            group,
-            applied,
-            membership,
-            snapshot,
-            image,
-            digest,
-        } = state;
+        let Self { stream, state, blocks } = self;
+        let CheckpointImage { group, applied, membership, snapshot, image, digest } = state;
         let mut body = Vec::with_capacity(128 + image.len() + membership.len() + 16 * blocks.len());
-        for number in [
-            group.get(),
-            stream.get(),
-            applied.index.get(),
-            applied.term.get(),
-            *digest,
-        ] {
+        for number in [group.get(), stream.get(), applied.index.get(), applied.term.get(), *digest] {
             body.extend_from_slice(&number.to_le_bytes());
         }
         for bytes in [membership, snapshot, image] {
@@ -176,29 +159,13 @@ impl Checkpoint {
             let valid_bytes = fields.u64("valid length")?;
             if let Some(last) = blocks.last().filter(|last| last.block >= block) {
                 let expected = format!("a block above {}", last.block);
-                return Err(FileError::damaged(
-                    path,
-                    0,
-                    expected,
-                    format!("block {block}"),
-                ));
+                return Err(FileError::damaged(path, 0, expected, format!("block {block}")));
             }
             blocks.push(BlockExtent { block, valid_bytes });
         }
         fields.end()?;
-        let state = CheckpointImage {
-            group,
-            applied,
-            membership,
-            snapshot,
-            image,
-            digest,
-        };
-        Ok(Self {
-            stream,
-            state,
-            blocks,
-        })
+        let state = CheckpointImage { group, applied, membership, snapshot, image, digest };
+        Ok(Self { stream, state, blocks })
     }
 
     /// Reads the checkpoint of the stream in `dir`; `None` if there is none.
@@ -207,9 +174,7 @@ impl Checkpoint {
     /// If the disk fails or the file is damaged.
     pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>, FileError> {
         let path = Self::path(dir);
-        load(disk, &path)?
-            .map(|bytes| Self::decode(&path, bytes))
-            .transpose()
+        load(disk, &path)?.map(|bytes| Self::decode(&path, bytes)).transpose()
     }
 
     /// Makes this the stream's checkpoint: old or new after a crash, never a mixture.
@@ -238,12 +203,7 @@ impl MetaCheckpoint {
     /// As bytes on disk.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Self {
-            applied,
-            membership,
-            snapshot,
-            image,
-        } = self;
+        let Self { applied, membership, snapshot, image } = self;
         let mut body = Vec::new();
         body.extend_from_slice(&applied.index.get().to_le_bytes());
         body.extend_from_slice(&applied.term.get().to_le_bytes());
@@ -264,12 +224,7 @@ impl MetaCheckpoint {
         let snapshot = fields.bytes("snapshot")?;
         let image = fields.bytes("image")?;
         fields.end()?;
-        Ok(Self {
-            applied,
-            membership,
-            snapshot,
-            image,
-        })
+        Ok(Self { applied, membership, snapshot, image })
     }
 
     /// Reads the checkpoint in `dir`; `None` if there is none.
@@ -278,9 +233,7 @@ impl MetaCheckpoint {
     /// If the disk fails or the file is damaged.
     pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>, FileError> {
         let path = dir.join(CHECKPOINT_FILE);
-        load(disk, &path)?
-            .map(|bytes| Self::decode(&path, bytes))
-            .transpose()
+        load(disk, &path)?.map(|bytes| Self::decode(&path, bytes)).transpose()
     }
 
     /// Makes this the checkpoint in `dir`, which must exist. The meta group's log must be synced up to
@@ -317,34 +270,22 @@ pub(crate) mod tests {
             stream: StreamId::new(7),
             state: CheckpointImage {
                 group: GroupId::new(9),
-                applied: LogPosition {
-                    index: LogIndex::new(42),
-                    term: Term::new(3),
-                },
+                applied: LogPosition { index: LogIndex::new(42), term: Term::new(3) },
                 membership: Bytes::from_static(b"members"),
                 snapshot: Bytes::from_static(b"snap"),
                 image: Bytes::from_static(b"image"),
                 digest: 0x0102_0304_0506_0708,
             },
             blocks: vec![
-                BlockExtent {
-                    block: BlockNumber(2),
-                    valid_bytes: 5000,
-                },
-                BlockExtent {
-                    block: BlockNumber(5),
-                    valid_bytes: 4096,
-                },
+                BlockExtent { block: BlockNumber(2), valid_bytes: 5000 },
+                BlockExtent { block: BlockNumber(5), valid_bytes: 4096 },
             ],
         }
     }
 
     fn meta() -> MetaCheckpoint {
         MetaCheckpoint {
-            applied: LogPosition {
-                index: LogIndex::new(42),
-                term: Term::new(3),
-            },
+            applied: LogPosition { index: LogIndex::new(42), term: Term::new(3) },
             membership: Bytes::from_static(b"m"),
             snapshot: Bytes::new(),
             image: Bytes::from_static(b"catalogue"),
@@ -392,14 +333,8 @@ pub(crate) mod tests {
     #[test]
     fn both_read_back() {
         let path = Path::new("checkpoint");
-        assert_eq!(
-            Checkpoint::decode(path, sample().encode()).unwrap(),
-            sample()
-        );
-        assert_eq!(
-            MetaCheckpoint::decode(path, meta().encode()).unwrap(),
-            meta()
-        );
+        assert_eq!(Checkpoint::decode(path, sample().encode()).unwrap(), sample());
+        assert_eq!(MetaCheckpoint::decode(path, meta().encode()).unwrap(), meta());
     }
 
     #[test]
@@ -411,17 +346,11 @@ pub(crate) mod tests {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
                 let error = Checkpoint::decode(path, bad).unwrap_err();
-                assert!(
-                    matches!(error, FileError::Damaged { .. }),
-                    "byte {at} bit {bit}: {error}"
-                );
+                assert!(matches!(error, FileError::Damaged { .. }), "byte {at} bit {bit}: {error}");
             }
             assert!(Checkpoint::decode(path, good[..at].to_vec()).is_err());
         }
-        assert!(
-            MetaCheckpoint::decode(path, good).is_err(),
-            "one kind does not pass for the other"
-        );
+        assert!(MetaCheckpoint::decode(path, good).is_err(), "one kind does not pass for the other");
     }
 
     #[test]
@@ -430,9 +359,6 @@ pub(crate) mod tests {
         disk.create_dir_all(Path::new("/s")).unwrap();
         assert!(Checkpoint::load(&disk, Path::new("/s")).unwrap().is_none());
         sample().publish(&disk, Path::new("/s")).unwrap();
-        assert_eq!(
-            Checkpoint::load(&disk, Path::new("/s")).unwrap(),
-            Some(sample())
-        );
+        assert_eq!(Checkpoint::load(&disk, Path::new("/s")).unwrap(), Some(sample()));
     }
 }

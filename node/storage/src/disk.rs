@@ -111,8 +111,7 @@ pub trait DiskFile: Send + Sync {
 /// Whatever the disk reports; `UnexpectedEof` if the file shrank meanwhile.
 pub fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
     let file = disk.open_read(path)?;
-    let len =
-        usize::try_from(file.len()?).map_err(|_| io::Error::other("file is larger than memory"))?;
+    let len = usize::try_from(file.len()?).map_err(|_| io::Error::other("file is larger than memory"))?;
     let mut bytes = vec![0; len];
     read_exact_at(file.as_ref(), 0, &mut bytes)?;
     Ok(bytes)
@@ -127,10 +126,7 @@ pub fn read_exact_at(file: &dyn DiskFile, offset: u64, buf: &mut [u8]) -> io::Re
     if got < buf.len() {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!(
-                "wanted {} bytes at {offset}, file ends after {got}",
-                buf.len()
-            ),
+            format!("wanted {} bytes at {offset}, file ends after {got}", buf.len()),
         ));
     }
     Ok(())
@@ -142,9 +138,7 @@ pub fn read_exact_at(file: &dyn DiskFile, offset: u64, buf: &mut [u8]) -> io::Re
 /// # Errors
 /// Whatever the disk reports. After an error either version may be the one on disk.
 pub fn publish(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let dir = path
-        .parent()
-        .ok_or_else(|| io::Error::other("a published file needs a directory"))?;
+    let dir = path.parent().ok_or_else(|| io::Error::other("a published file needs a directory"))?;
     let mut temp = path.as_os_str().to_owned();
     temp.push(".tmp");
     let temp = Path::new(&temp);

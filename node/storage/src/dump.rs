@@ -30,31 +30,20 @@ fn inspect_dir(disk: &dyn Disk, dir: &Path, prefix: &str, out: &mut String) {
         Ok(entries) => entries,
         Err(error) => return line(out, &format!("{prefix}: cannot be listed: {error}")),
     };
-    let is_wal = entries
-        .iter()
-        .any(|entry| segment::parse_name(&entry.name).is_some());
+    let is_wal = entries.iter().any(|entry| segment::parse_name(&entry.name).is_some());
     if is_wal {
         summary(disk, dir, out);
     }
     for entry in entries {
         let path = dir.join(&entry.name);
-        let name = if prefix.is_empty() {
-            entry.name.clone()
-        } else {
-            format!("{prefix}/{}", entry.name)
-        };
+        let name = if prefix.is_empty() { entry.name.clone() } else { format!("{prefix}/{}", entry.name) };
         if entry.is_dir {
             inspect_dir(disk, &path, &name, out);
             continue;
         }
         line(out, &format!("{name} ({} bytes)", entry.len));
-        let rendered = match (
-            segment::parse_name(&entry.name),
-            block_format::parse_name(&entry.name),
-        ) {
-            (Some(FileName::Live(_)), _) => {
-                read_file(disk, &path).map(|bytes| render_segment(&bytes, out))
-            }
+        let rendered = match (segment::parse_name(&entry.name), block_format::parse_name(&entry.name)) {
+            (Some(FileName::Live(_)), _) => read_file(disk, &path).map(|bytes| render_segment(&bytes, out)),
             (Some(FileName::Spare(_)), _) => {
                 line(out, "  waits for its next life; not read");
                 Ok(())
@@ -87,36 +76,20 @@ fn summary(disk: &dyn Disk, dir: &Path, out: &mut String) {
     };
     let end = match &scan.end {
         ScanEnd::Clean => "clean".to_owned(),
-        ScanEnd::TornTail {
-            segment,
-            offset,
-            later_records,
-        } => {
+        ScanEnd::TornTail { segment, offset, later_records } => {
             format!(
                 "torn in segment {segment} at {offset}{}",
-                if *later_records {
-                    ", whole records follow"
-                } else {
-                    ""
-                }
+                if *later_records { ", whole records follow" } else { "" }
             )
         }
         ScanEnd::Corrupt(damage) => format!("DAMAGED: {damage}"),
     };
-    line(
-        out,
-        &format!("log of {} segments, end {end}", scan.segments.len()),
-    );
+    line(out, &format!("log of {} segments, end {end}", scan.segments.len()));
     for group in scan.groups {
         let position = |position: Option<headwater_core::ids::LogPosition>| {
-            position.map_or("-".to_owned(), |position| {
-                format!("{}@{}", position.index, position.term)
-            })
+            position.map_or("-".to_owned(), |position| format!("{}@{}", position.index, position.term))
         };
-        let vote = group
-            .vote
-            .as_ref()
-            .map_or("-".to_owned(), |vote| format!("{} bytes", vote.len()));
+        let vote = group.vote.as_ref().map_or("-".to_owned(), |vote| format!("{} bytes", vote.len()));
         line(
             out,
             &format!(
@@ -144,25 +117,12 @@ fn render_segment(bytes: &[u8], out: &mut String) {
         let text = match head.record {
             RecordType::Append => {
                 let (term, kind, len) = (head.term, head.kind, found.payload.len());
-                format!(
-                    "append group {} index {index} term {term} kind {kind}, {len} bytes{rewritten}",
-                    head.group
-                )
+                format!("append group {} index {index} term {term} kind {kind}, {len} bytes{rewritten}", head.group)
             }
-            RecordType::Vote => format!(
-                "vote group {}, {} bytes{rewritten}",
-                head.group,
-                found.payload.len()
-            ),
-            RecordType::Committed => format!(
-                "committed group {} index {index} term {}",
-                head.group, head.term
-            ),
+            RecordType::Vote => format!("vote group {}, {} bytes{rewritten}", head.group, found.payload.len()),
+            RecordType::Committed => format!("committed group {} index {index} term {}", head.group, head.term),
             RecordType::TruncateAfter => format!("truncate group {} after {index}", head.group),
-            RecordType::PurgeUpto => format!(
-                "purge group {} upto {index} term {}{rewritten}",
-                head.group, head.term
-            ),
+            RecordType::PurgeUpto => format!("purge group {} upto {index} term {}{rewritten}", head.group, head.term),
             RecordType::GroupDrop => format!("drop group {}", head.group),
             RecordType::Mark => format!("mark synced {}", found.synced_bytes),
             RecordType::End => "end".to_owned(),
@@ -170,13 +130,7 @@ fn render_segment(bytes: &[u8], out: &mut String) {
         line(out, &format!("  {offset:>10} {text}"));
     });
     if let Some((expected, found)) = walked.bad {
-        line(
-            out,
-            &format!(
-                "  {:>10} BAD record: expected crc {expected:08x}, found {found:08x}",
-                walked.end
-            ),
-        );
+        line(out, &format!("  {:>10} BAD record: expected crc {expected:08x}, found {found:08x}", walked.end));
     } else if !walked.sealed {
         line(out, &format!("  {:>10} nothing more", walked.end));
     }
@@ -185,28 +139,15 @@ fn render_segment(bytes: &[u8], out: &mut String) {
 fn render_block(bytes: Vec<u8>, out: &mut String) {
     let bytes = Bytes::from(bytes);
     if bytes.len() < block_format::HEADER_PAGE as usize {
-        return line(
-            out,
-            &format!(
-                "  DAMAGED at 0: expected a header page, found {} bytes",
-                bytes.len()
-            ),
-        );
+        return line(out, &format!("  DAMAGED at 0: expected a header page, found {} bytes", bytes.len()));
     }
     let stream = StreamId::new(u64_at(&bytes, 24));
     let block = crate::checkpoint::BlockNumber::new(u64_at(&bytes, 32));
     if let Err((at, expected, found)) = block_format::check_header(&bytes, stream, block) {
-        return line(
-            out,
-            &format!("  DAMAGED at {at}: expected {expected}, found {found}"),
-        );
+        return line(out, &format!("  DAMAGED at {at}: expected {expected}, found {found}"));
     }
     let (synced, ticket) = block_format::marked(&bytes, block);
-    let mark = if ticket > 0 {
-        format!(", synced up to {synced}")
-    } else {
-        String::new()
-    };
+    let mark = if ticket > 0 { format!(", synced up to {synced}") } else { String::new() };
     line(out, &format!("  block {block} of stream {stream}{mark}"));
     let mut at = block_format::HEADER_PAGE as usize;
     while at < bytes.len() {
@@ -216,13 +157,7 @@ fn render_block(bytes: Vec<u8>, out: &mut String) {
                 at += frame.bytes().len();
             }
             Err(what) => {
-                return line(
-                    out,
-                    &format!(
-                        "  {at:>10} BAD frame: {what}; {} bytes not read",
-                        bytes.len() - at
-                    ),
-                );
+                return line(out, &format!("  {at:>10} BAD frame: {what}; {} bytes not read", bytes.len() - at));
             }
         }
     }
@@ -231,10 +166,7 @@ fn render_block(bytes: Vec<u8>, out: &mut String) {
 
 fn frame_line(frame: &Frame) -> String {
     let header = frame.header();
-    let mut text = format!(
-        "{:?} term {} ordinal {}",
-        header.kind, header.term, header.ordinal
-    );
+    let mut text = format!("{:?} term {} ordinal {}", header.kind, header.term, header.ordinal);
     if header.kind == headwater_core::frame::FrameKind::Messages && header.count > 0 {
         let last = header.base_seq.get() + u64::from(header.count) - 1;
         // Writing to a String cannot fail.
@@ -246,24 +178,10 @@ fn frame_line(frame: &Frame) -> String {
 
 fn render_checkpoint(path: &Path, bytes: Vec<u8>, out: &mut String) {
     match Checkpoint::decode(path, bytes.clone()) {
-        Ok(Checkpoint {
-            stream,
-            state,
-            blocks,
-        }) => {
+        Ok(Checkpoint { stream, state, blocks }) => {
             let at = state.applied;
-            line(
-                out,
-                &format!(
-                    "  stream {stream} group {} applied {}@{}",
-                    state.group, at.index, at.term
-                ),
-            );
-            let (image, members, snapshot) = (
-                state.image.len(),
-                state.membership.len(),
-                state.snapshot.len(),
-            );
+            line(out, &format!("  stream {stream} group {} applied {}@{}", state.group, at.index, at.term));
+            let (image, members, snapshot) = (state.image.len(), state.membership.len(), state.snapshot.len());
             line(
                 out,
                 &format!(
@@ -272,28 +190,14 @@ fn render_checkpoint(path: &Path, bytes: Vec<u8>, out: &mut String) {
                 ),
             );
             for extent in blocks {
-                line(
-                    out,
-                    &format!("  block {} up to {}", extent.block, extent.valid_bytes),
-                );
+                line(out, &format!("  block {} up to {}", extent.block, extent.valid_bytes));
             }
         }
         Err(stream_error) => match MetaCheckpoint::decode(path, bytes) {
-            Ok(MetaCheckpoint {
-                applied,
-                membership,
-                snapshot,
-                image,
-            }) => {
-                line(
-                    out,
-                    &format!("  catalogue applied {}@{}", applied.index, applied.term),
-                );
+            Ok(MetaCheckpoint { applied, membership, snapshot, image }) => {
+                line(out, &format!("  catalogue applied {}@{}", applied.index, applied.term));
                 let (image, members, snapshot) = (image.len(), membership.len(), snapshot.len());
-                line(
-                    out,
-                    &format!("  image {image}, membership {members}, snapshot {snapshot} bytes"),
-                );
+                line(out, &format!("  image {image}, membership {members}, snapshot {snapshot} bytes"));
             }
             Err(meta_error) => {
                 // Show the error of the kind it claims to be.
@@ -326,14 +230,8 @@ fn render_hard_state(path: &Path, bytes: &[u8], out: &mut String) {
                 ),
             );
             let weak = weak_since.map_or("-".to_owned(), |since| since.get().to_string());
-            line(
-                out,
-                &format!("  boot epoch {boot_epoch}, OS boot {os_boot_id}, mount {mount_id}"),
-            );
-            line(
-                out,
-                &format!("  clean stop {clean_stop}, weak since {weak}"),
-            );
+            line(out, &format!("  boot epoch {boot_epoch}, OS boot {os_boot_id}, mount {mount_id}"));
+            line(out, &format!("  clean stop {clean_stop}, weak since {weak}"));
         }
         Err(error) => line(out, &format!("  DAMAGED: {}", chain(&error))),
     }

@@ -47,25 +47,11 @@ pub enum FileError {
 
 impl FileError {
     pub(crate) fn io(op: &'static str, path: &Path, source: std::io::Error) -> Self {
-        Self::Io {
-            op,
-            path: path.to_owned(),
-            source,
-        }
+        Self::Io { op, path: path.to_owned(), source }
     }
 
-    pub(crate) fn damaged(
-        path: &Path,
-        offset: u64,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> Self {
-        Self::Damaged {
-            path: path.to_owned(),
-            offset,
-            expected: expected.into(),
-            found: found.into(),
-        }
+    pub(crate) fn damaged(path: &Path, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), offset, expected: expected.into(), found: found.into() }
     }
 }
 
@@ -87,45 +73,22 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 /// Unwraps a body after checking everything.
-pub(crate) fn unseal(
-    path: &Path,
-    magic: &[u8; 8],
-    version: u32,
-    bytes: Vec<u8>,
-) -> Result<Bytes, FileError> {
-    let damaged = |offset, expected: String, found: String| {
-        Err(FileError::damaged(path, offset, expected, found))
-    };
+pub(crate) fn unseal(path: &Path, magic: &[u8; 8], version: u32, bytes: Vec<u8>) -> Result<Bytes, FileError> {
+    let damaged = |offset, expected: String, found: String| Err(FileError::damaged(path, offset, expected, found));
     if bytes.len() < BODY_AT {
-        return damaged(
-            0,
-            format!("at least {BODY_AT} bytes"),
-            format!("{} bytes", bytes.len()),
-        );
+        return damaged(0, format!("at least {BODY_AT} bytes"), format!("{} bytes", bytes.len()));
     }
     if &bytes[..8] != magic {
-        return damaged(
-            0,
-            format!("magic {magic:02x?}"),
-            format!("{:02x?}", &bytes[..8]),
-        );
+        return damaged(0, format!("magic {magic:02x?}"), format!("{:02x?}", &bytes[..8]));
     }
     let len = (&bytes[16..24]).get_u64_le();
     if len != (bytes.len() - BODY_AT) as u64 {
-        return damaged(
-            16,
-            format!("a body of {len} bytes"),
-            format!("{} bytes", bytes.len() - BODY_AT),
-        );
+        return damaged(16, format!("a body of {len} bytes"), format!("{} bytes", bytes.len() - BODY_AT));
     }
     let stored = (&bytes[CRC_AT..16]).get_u32_le();
     let found = crc(&bytes);
     if stored != found {
-        return damaged(
-            12,
-            format!("crc {stored:08x}"),
-            format!("bytes with crc {found:08x}"),
-        );
+        return damaged(12, format!("crc {stored:08x}"), format!("bytes with crc {found:08x}"));
     }
     let found = (&bytes[8..12]).get_u32_le();
     if found != version {
@@ -143,22 +106,13 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(path: &'a Path, body: Bytes) -> Self {
-        Self {
-            path,
-            rest: body,
-            at: BODY_AT as u64,
-        }
+        Self { path, rest: body, at: BODY_AT as u64 }
     }
 
     fn take(&mut self, len: u64, what: &str) -> Result<Bytes, FileError> {
         if len > self.rest.len() as u64 {
             let found = format!("{} bytes left", self.rest.len());
-            return Err(FileError::damaged(
-                self.path,
-                self.at,
-                format!("{what} of {len} bytes"),
-                found,
-            ));
+            return Err(FileError::damaged(self.path, self.at, format!("{what} of {len} bytes"), found));
         }
         self.at += len;
         Ok(self.rest.split_to(len as usize))
@@ -182,12 +136,7 @@ impl<'a> Fields<'a> {
             return Ok(());
         }
         let found = format!("{} more bytes", self.rest.len());
-        Err(FileError::damaged(
-            self.path,
-            self.at,
-            "the end of the file",
-            found,
-        ))
+        Err(FileError::damaged(self.path, self.at, "the end of the file", found))
     }
 }
 

@@ -61,40 +61,18 @@ impl Flusher {
                 .name("flush-checkpt".into())
                 .spawn(move || run_checkpoint(disk.as_ref(), &wal, &checkpoint_queue))?,
         ];
-        Ok(Self {
-            commit: Some(commit),
-            checkpoint: Some(checkpoint),
-            handles,
-        })
+        Ok(Self { commit: Some(commit), checkpoint: Some(checkpoint), handles })
     }
 
     /// Carries out a job. Never waits.
     pub fn submit(&self, job: FlushJob, done: FlushCallback) {
-        let lane = if job.background {
-            &self.checkpoint
-        } else {
-            &self.commit
-        };
+        let lane = if job.background { &self.checkpoint } else { &self.commit };
         send(lane, Work::Job(Box::new(job), done));
     }
 
     /// Publishes the catalogue's checkpoint in `dir`, after the log of `group` is synced up to its position.
-    pub fn submit_meta(
-        &self,
-        dir: PathBuf,
-        group: GroupId,
-        checkpoint: MetaCheckpoint,
-        done: MetaCallback,
-    ) {
-        send(
-            &self.checkpoint,
-            Work::Meta(MetaWork {
-                dir,
-                group,
-                checkpoint,
-                done,
-            }),
-        );
+    pub fn submit_meta(&self, dir: PathBuf, group: GroupId, checkpoint: MetaCheckpoint, done: MetaCallback) {
+        send(&self.checkpoint, Work::Meta(MetaWork { dir, group, checkpoint, done }));
     }
 }
 
@@ -114,10 +92,7 @@ fn refuse(work: Work) {
         message: "the flusher has ended".into(),
     };
     match work {
-        Work::Job(job, mut done) => done(FlushDone {
-            stream: job.stream(),
-            stage: FlushStage::Failed(error),
-        }),
+        Work::Job(job, mut done) => done(FlushDone { stream: job.stream(), stage: FlushStage::Failed(error) }),
         Work::Meta(meta) => (meta.done)(Err(error)),
     }
 }
@@ -147,18 +122,12 @@ fn run_commit(disk: &dyn Disk, queue: &Receiver<Work>, checkpoint: &Sender<Work>
             match job.write(disk) {
                 Ok(()) if job.sync => to_sync.push((job, done)),
                 Ok(()) => done(job.stored()),
-                Err(error) => done(FlushDone {
-                    stream: job.stream(),
-                    stage: FlushStage::Failed(error),
-                }),
+                Err(error) => done(FlushDone { stream: job.stream(), stage: FlushStage::Failed(error) }),
             }
         }
         for (mut job, mut done) in to_sync {
             if let Err(error) = job.sync(disk) {
-                done(FlushDone {
-                    stream: job.stream(),
-                    stage: FlushStage::Failed(error),
-                });
+                done(FlushDone { stream: job.stream(), stage: FlushStage::Failed(error) });
                 continue;
             }
             done(job.stored());
@@ -183,21 +152,12 @@ fn run_checkpoint(disk: &dyn Disk, wal: &Wal, queue: &Receiver<Work>) {
                     done(second);
                 }
             }
-            Work::Meta(MetaWork {
-                dir,
-                group,
-                checkpoint,
-                done,
-            }) => {
+            Work::Meta(MetaWork { dir, group, checkpoint, done }) => {
                 let index = checkpoint.applied.index;
-                let published = barrier(group, index)
-                    .map_err(FlushError::Log)
-                    .and_then(|()| {
-                        let path = dir.join(CHECKPOINT_FILE);
-                        checkpoint
-                            .publish(disk, &dir)
-                            .map_err(|error| FlushError::io("publish", &path, &error))
-                    });
+                let published = barrier(group, index).map_err(FlushError::Log).and_then(|()| {
+                    let path = dir.join(CHECKPOINT_FILE);
+                    checkpoint.publish(disk, &dir).map_err(|error| FlushError::io("publish", &path, &error))
+                });
                 done(published.map(|()| index));
             }
         }

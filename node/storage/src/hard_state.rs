@@ -57,41 +57,18 @@ impl HardState {
     pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let head_len = PREFIX.len() + 8 + 1;
         let Some((head, json)) = bytes.split_at_checked(head_len) else {
-            return Err(FileError::damaged(
-                path,
-                0,
-                format!("{head_len} bytes or more"),
-                format!("{}", bytes.len()),
-            ));
+            return Err(FileError::damaged(path, 0, format!("{head_len} bytes or more"), format!("{}", bytes.len())));
         };
-        let crc = head
-            .strip_prefix(PREFIX.as_bytes())
-            .and_then(|rest| std::str::from_utf8(rest).ok());
+        let crc = head.strip_prefix(PREFIX.as_bytes()).and_then(|rest| std::str::from_utf8(rest).ok());
         let Some(stored) = crc.and_then(|crc| crc.strip_suffix('\n')) else {
-            return Err(FileError::damaged(
-                path,
-                0,
-                PREFIX,
-                String::from_utf8_lossy(head),
-            ));
+            return Err(FileError::damaged(path, 0, PREFIX, String::from_utf8_lossy(head)));
         };
         let found = format!("{:08x}", crc32c::crc32c(json));
         if stored != found {
-            return Err(FileError::damaged(
-                path,
-                PREFIX.len() as u64,
-                format!("crc {stored}"),
-                format!("crc {found}"),
-            ));
+            return Err(FileError::damaged(path, PREFIX.len() as u64, format!("crc {stored}"), format!("crc {found}")));
         }
-        serde_json::from_slice(json).map_err(|error| {
-            FileError::damaged(
-                path,
-                head_len as u64,
-                "hard state version 1",
-                error.to_string(),
-            )
-        })
+        serde_json::from_slice(json)
+            .map_err(|error| FileError::damaged(path, head_len as u64, "hard state version 1", error.to_string()))
     }
 
     /// Reads the hard state of a store; `None` if it has none yet.
@@ -122,11 +99,9 @@ impl HardState {
 /// # Errors
 /// `WouldBlock` inside [`FileError::Io`] if another process has it.
 pub fn lock_store(disk: &dyn Disk, store: &Path) -> Result<Box<dyn LockGuard>, FileError> {
-    disk.create_dir_all(store)
-        .map_err(|error| FileError::io("create", store, error))?;
+    disk.create_dir_all(store).map_err(|error| FileError::io("create", store, error))?;
     let path = store.join(LOCK_FILE);
-    disk.lock(&path)
-        .map_err(|error| FileError::io("lock", &path, error))
+    disk.lock(&path).map_err(|error| FileError::io("lock", &path, error))
 }
 
 #[cfg(test)]
@@ -165,10 +140,7 @@ pub(crate) mod tests {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                assert!(
-                    HardState::decode(path, &bad).is_err(),
-                    "byte {at} bit {bit}"
-                );
+                assert!(HardState::decode(path, &bad).is_err(), "byte {at} bit {bit}");
             }
             assert!(HardState::decode(path, &good[..at]).is_err());
         }
@@ -178,12 +150,7 @@ pub(crate) mod tests {
     fn a_crash_during_save_leaves_old_or_new() {
         let store = Path::new("/store");
         let old = sample();
-        let new = HardState {
-            boot_epoch: 4,
-            clean_stop: true,
-            weak_since: None,
-            ..sample()
-        };
+        let new = HardState { boot_epoch: 4, clean_stop: true, weak_since: None, ..sample() };
         for stop in 0..20 {
             let disk = SimDisk::new();
             let lock = lock_store(&disk, store).unwrap();
@@ -196,10 +163,7 @@ pub(crate) mod tests {
                 let crashed = disk.fork();
                 crashed.crash(seed);
                 let found = HardState::load(&crashed, store).unwrap().unwrap();
-                assert!(
-                    found == new || (!saved && found == old),
-                    "stop {stop} seed {seed}"
-                );
+                assert!(found == new || (!saved && found == old), "stop {stop} seed {seed}");
             }
         }
     }

@@ -69,15 +69,10 @@ impl Wal {
     /// # Errors
     /// [`WalError::Corrupt`] and [`WalError::Hole`] if entries that should be there are not; then nothing on
     /// disk has been changed, and [`Wal::scan`] tells more.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        options: WalOptions,
-    ) -> Result<(Self, WalScan), WalError> {
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: WalOptions) -> Result<(Self, WalScan), WalError> {
         let (shared, scan) = open::open(disk, dir, options, false)?;
         let shared = Arc::new(shared);
-        let threads = Threads::start(&shared)
-            .map_err(|error| WalError::io("start threads for", dir, error))?;
+        let threads = Threads::start(&shared).map_err(|error| WalError::io("start threads for", dir, error))?;
         let threads = Arc::new(threads);
         Ok((Self { shared, threads }, scan))
     }
@@ -87,11 +82,7 @@ impl Wal {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_inline(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        options: WalOptions,
-    ) -> Result<(Self, WalScan), WalError> {
+    pub fn open_inline(disk: Arc<dyn Disk>, dir: &Path, options: WalOptions) -> Result<(Self, WalScan), WalError> {
         let (shared, scan) = open::open(disk, dir, options, true)?;
         let shared = Arc::new(shared);
         let threads = Arc::new(Threads::none(&shared));
@@ -112,22 +103,10 @@ impl Wal {
     /// # Errors
     /// Whatever the disk reports.
     pub fn set_aside(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
-        let parent = dir
-            .parent()
-            .ok_or_else(|| io::Error::other("the log directory needs a parent"))?;
-        let name = dir
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let taken: Vec<String> = disk
-            .list(parent)?
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect();
-        let aside = (1u32..)
-            .map(|nth| format!("{name}.damaged-{nth}"))
-            .find(|name| !taken.contains(name));
+        let parent = dir.parent().ok_or_else(|| io::Error::other("the log directory needs a parent"))?;
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let taken: Vec<String> = disk.list(parent)?.into_iter().map(|entry| entry.name).collect();
+        let aside = (1u32..).map(|nth| format!("{name}.damaged-{nth}")).find(|name| !taken.contains(name));
         let aside = parent.join(aside.ok_or_else(|| io::Error::other("too many damaged logs"))?);
         disk.rename(dir, &aside)?;
         disk.sync_dir(parent)?;
@@ -137,12 +116,7 @@ impl Wal {
     /// Appends entries. They can be read as soon as this returns. Never waits; ask
     /// [`has_room`](Self::has_room) first.
     pub fn append(&self, batch: AppendBatch) {
-        let AppendBatch {
-            group,
-            entries,
-            need,
-            done,
-        } = batch;
+        let AppendBatch { group, entries, need, done } = batch;
         let mut state = self.shared.state.lock();
         let refused = state.refusal().or_else(|| {
             let mut expected = entries.first()?.index;
@@ -151,11 +125,7 @@ impl Wal {
             }
             for entry in &entries {
                 if entry.index != expected {
-                    return Some(WalFailure::OutOfOrder {
-                        group,
-                        expected,
-                        found: entry.index,
-                    });
+                    return Some(WalFailure::OutOfOrder { group, expected, found: entry.index });
                 }
                 expected = expected.next();
             }
@@ -173,13 +143,7 @@ impl Wal {
     }
 
     /// Completes `done` when `lsn` has what is needed.
-    fn hand_over(
-        &self,
-        mut state: parking_lot::MutexGuard<'_, state::State>,
-        lsn: Lsn,
-        need: Need,
-        done: Done,
-    ) {
+    fn hand_over(&self, mut state: parking_lot::MutexGuard<'_, state::State>, lsn: Lsn, need: Need, done: Done) {
         let reached = match need {
             Need::Memory => true,
             Need::Written => lsn <= state.written,
@@ -223,11 +187,7 @@ impl Wal {
     ///
     /// # Errors
     /// If the log takes nothing more.
-    pub fn truncate_after(
-        &self,
-        group: GroupId,
-        index: Option<LogIndex>,
-    ) -> Result<(), WalFailure> {
+    pub fn truncate_after(&self, group: GroupId, index: Option<LogIndex>) -> Result<(), WalFailure> {
         self.change(|state| state.truncate_after(group, index))
     }
 
@@ -264,11 +224,7 @@ impl Wal {
         state.group(group).interval = interval;
         if let Some(interval) = interval.filter(|_| state.written > state.synced) {
             let deadline = Instant::now() + interval;
-            state.interval_deadline = Some(
-                state
-                    .interval_deadline
-                    .map_or(deadline, |at| at.min(deadline)),
-            );
+            state.interval_deadline = Some(state.interval_deadline.map_or(deadline, |at| at.min(deadline)));
             self.shared.sync.notify_one();
         }
     }
@@ -281,9 +237,7 @@ impl Wal {
             drop(state);
             return done(Err(failure));
         }
-        let lsn = state.groups.get(&group).map_or(Lsn(0), |log| {
-            log.slot(index).map_or(log.newest, |slot| slot.lsn)
-        });
+        let lsn = state.groups.get(&group).map_or(Lsn(0), |log| log.slot(index).map_or(log.newest, |slot| slot.lsn));
         self.hand_over(state, lsn, Need::Synced, done);
     }
 
@@ -342,10 +296,7 @@ impl Wal {
         if let Some(purged) = log.purged.filter(|purged| purged.index == index) {
             return Some(purged);
         }
-        log.slot(index).map(|slot| LogPosition {
-            index,
-            term: slot.term,
-        })
+        log.slot(index).map(|slot| LogPosition { index, term: slot.term })
     }
 
     /// The entries of `range`, as far as they exist, stopping once `bytes_max` payload bytes are exceeded
@@ -364,33 +315,16 @@ impl Wal {
         let mut from = range.start;
         while from < range.end && (entries.is_empty() || bytes < bytes_max) {
             // Without the lock while reading from disk; a record may be rewritten meanwhile, so ask again.
-            let cold = match self.read_warm(
-                group,
-                from,
-                range.end,
-                bytes_max,
-                &mut bytes,
-                &mut entries,
-            )? {
+            let cold = match self.read_warm(group, from, range.end, bytes_max, &mut bytes, &mut entries)? {
                 Some(cold) => cold,
                 None => break,
             };
-            let Cold {
-                index,
-                term,
-                kind,
-                len,
-                source,
-            } = cold;
+            let Cold { index, term, kind, len, source } = cold;
             let payload = match self.shared.read_payload(&source, len) {
                 Ok(payload) => payload,
                 Err(damage) => {
                     let state = self.shared.state.lock();
-                    let moved = state
-                        .groups
-                        .get(&group)
-                        .and_then(|log| log.slot(index))
-                        .and_then(|slot| slot.place);
+                    let moved = state.groups.get(&group).and_then(|log| log.slot(index)).and_then(|slot| slot.place);
                     if moved == Some(source.place) {
                         return Err(damage.into());
                     }
@@ -399,12 +333,7 @@ impl Wal {
                 }
             };
             bytes += payload.len();
-            entries.push(WalEntry {
-                index,
-                term,
-                kind,
-                payload,
-            });
+            entries.push(WalEntry { index, term, kind, payload });
             from = index.next();
         }
         Ok(entries)
@@ -426,11 +355,7 @@ impl Wal {
         };
         let first = log.first().or(log.purged.map(|purged| purged.index.next()));
         if let Some(first) = first.filter(|first| from < *first) {
-            return Err(WalReadError::Purged {
-                group,
-                wanted: from,
-                first,
-            });
+            return Err(WalReadError::Purged { group, wanted: from, first });
         }
         for (index, slot) in log.entries_from(from).take_while(|(index, _)| *index < to) {
             if !entries.is_empty() && *bytes >= bytes_max {
@@ -443,26 +368,11 @@ impl Wal {
                 let Some(segment) = state.segment(place.segment) else {
                     return Ok(None);
                 };
-                let source = Source {
-                    file: Arc::clone(&segment.file),
-                    salt: segment.header.salt,
-                    place,
-                };
-                return Ok(Some(Cold {
-                    index,
-                    term: slot.term,
-                    kind: slot.kind,
-                    len: slot.len,
-                    source,
-                }));
+                let source = Source { file: Arc::clone(&segment.file), salt: segment.header.salt, place };
+                return Ok(Some(Cold { index, term: slot.term, kind: slot.kind, len: slot.len, source }));
             };
             *bytes += payload.len();
-            entries.push(WalEntry {
-                index,
-                term: slot.term,
-                kind: slot.kind,
-                payload: payload.clone(),
-            });
+            entries.push(WalEntry { index, term: slot.term, kind: slot.kind, payload: payload.clone() });
         }
         Ok(None)
     }
@@ -493,10 +403,7 @@ impl Wal {
     #[must_use]
     pub fn pinned_groups(&self) -> Vec<PinnedGroup> {
         let state = self.shared.state.lock();
-        let beyond = state
-            .segments
-            .len()
-            .saturating_sub(self.shared.options.segments_target);
+        let beyond = state.segments.len().saturating_sub(self.shared.options.segments_target);
         let mut pinned: Vec<PinnedGroup> = Vec::new();
         for segment in state.segments.iter().take(beyond) {
             for (group, live) in &segment.live {
@@ -517,10 +424,7 @@ impl Wal {
         for pinned in &mut pinned {
             let in_old = |place: &index::Place| cut.is_some_and(|cut| place.segment < cut);
             pinned.release_index = state.groups.get(&pinned.group).and_then(|log: &GroupLog| {
-                log.entries()
-                    .filter(|(_, slot)| slot.place.as_ref().is_some_and(in_old))
-                    .map(|(index, _)| index)
-                    .last()
+                log.entries().filter(|(_, slot)| slot.place.as_ref().is_some_and(in_old)).map(|(index, _)| index).last()
             });
         }
         pinned.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.group.cmp(&b.group)));

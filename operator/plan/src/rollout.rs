@@ -3,7 +3,8 @@
 //! Order of concern: is deletion wanted; does the stream exist; is it ours; is its configuration as
 //! wanted; does the group's log want the same durability; does every voter have it. The first that
 //! is not so decides. Durability moves one replica at a time, followers first (the most caught up
-//! first), leader last, after handing leadership over.
+//! first), leader last, after handing leadership over. Never is a second replica put in motion, and tightening waits
+//! while a voter is behind or away (I-12).
 
 use std::cmp::Reverse;
 

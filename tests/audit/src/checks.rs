@@ -65,16 +65,8 @@ impl Audit {
     /// Starts an audit of `ledger`. `removed` are sequences that were deleted or purged by right;
     /// with `limits`, a node's first sequence may also have moved up by the stream's limits.
     pub fn new(ledger: &Ledger, removed: Vec<RangeInclusive<u64>>, limits: bool) -> Audit {
-        let entries: HashMap<_, _> = ledger
-            .entries()
-            .into_iter()
-            .map(|entry| (entry.id, entry))
-            .collect();
-        let mut report = Report {
-            sent: entries.len() as u64,
-            confirmed: ledger.confirmed(),
-            ..Report::default()
-        };
+        let entries: HashMap<_, _> = ledger.entries().into_iter().map(|entry| (entry.id, entry)).collect();
+        let mut report = Report { sent: entries.len() as u64, confirmed: ledger.confirmed(), ..Report::default() };
         for text in ledger.contradictions() {
             report.find(Invariant::TwoContents, "", text);
         }
@@ -85,10 +77,7 @@ impl Audit {
             if let Outcome::Acked { seq, .. } = entry.outcome
                 && let Some(other) = at.insert(seq, entry.id)
             {
-                let text = format!(
-                    "messages {other} and {} were both confirmed at sequence {seq}",
-                    entry.id
-                );
+                let text = format!("messages {other} and {} were both confirmed at sequence {seq}", entry.id);
                 report.find(Invariant::TwoContents, "", text);
             }
         }
@@ -122,19 +111,12 @@ impl Audit {
         let mut places: HashMap<MessageId, u64> = HashMap::with_capacity(messages.len());
         for stored in messages {
             self.compare(name, index, stored);
-            let Some(id) = stored
-                .msg_id
-                .as_deref()
-                .and_then(|text| self.run.parse_msg_id(text))
-            else {
+            let Some(id) = stored.msg_id.as_deref().and_then(|text| self.run.parse_msg_id(text)) else {
                 continue;
             };
             if let Some(before) = places.insert(id, stored.seq) {
                 self.duplicated.insert(id);
-                let text = format!(
-                    "message {id} is stored at sequences {before} and {}",
-                    stored.seq
-                );
+                let text = format!("message {id} is stored at sequences {before} and {}", stored.seq);
                 self.report.find(Invariant::Duplicated, name, text);
                 // Where it was confirmed decides whether it's lost; the other place is the copy.
                 if matches!(self.entries.get(&id), Some(Entry { outcome: Outcome::Acked { seq, .. }, .. }) if *seq == before)
@@ -156,12 +138,7 @@ impl Audit {
                 slot.insert((stored.whole, index));
             }
             std::collections::hash_map::Entry::Occupied(slot) if slot.get().0 != stored.whole => {
-                let other = self
-                    .report
-                    .views
-                    .get(slot.get().1)
-                    .cloned()
-                    .unwrap_or_default();
+                let other = self.report.views.get(slot.get().1).cloned().unwrap_or_default();
                 let text = format!("sequence {} differs from what {other} holds", stored.seq);
                 self.report.find(Invariant::ViewsDiffer, view, text);
             }
@@ -172,18 +149,12 @@ impl Audit {
     /// A stored message of ours: is it what was sent, and where it was confirmed?
     fn own(&mut self, view: &str, id: MessageId, stored: &Stored) {
         let Some(entry) = self.entries.get(&id) else {
-            let text = format!(
-                "sequence {} holds message {id}, which was never sent",
-                stored.seq
-            );
+            let text = format!("sequence {} holds message {id}, which was never sent", stored.seq);
             self.report.find(Invariant::TwoContents, view, text);
             return;
         };
         if stored.payload != entry.digest || stored.subject != entry.subject {
-            let text = format!(
-                "sequence {} holds message {id} with another payload or subject",
-                stored.seq
-            );
+            let text = format!("sequence {} holds message {id} with another payload or subject", stored.seq);
             self.report.find(Invariant::TwoContents, view, text);
             if matches!(entry.outcome, Outcome::Acked { .. }) {
                 self.lost.insert(id);
@@ -224,8 +195,7 @@ impl Audit {
     }
 
     fn may_be_gone(&self, seq: u64, state: &NodeState) -> bool {
-        (self.limits && seq < state.first_seq)
-            || self.removed.iter().any(|range| range.contains(&seq))
+        (self.limits && seq < state.first_seq) || self.removed.iter().any(|range| range.contains(&seq))
     }
 
     /// I5, among messages sent once and confirmed on the connection they were sent on: what was
@@ -233,16 +203,8 @@ impl Audit {
     fn order(&mut self, view: &str, places: &HashMap<MessageId, u64>) {
         let mut ordered: BTreeMap<(u32, u64), Vec<(u64, u64)>> = BTreeMap::new();
         for (id, &place) in places {
-            if let Some(&Entry {
-                attempts: 1,
-                connection: Some(connection),
-                ..
-            }) = self.entries.get(id)
-            {
-                ordered
-                    .entry((id.publisher, connection))
-                    .or_default()
-                    .push((id.number, place));
+            if let Some(&Entry { attempts: 1, connection: Some(connection), .. }) = self.entries.get(id) {
+                ordered.entry((id.publisher, connection)).or_default().push((id.number, place));
             }
         }
         for ((publisher, _), mut list) in ordered {
@@ -250,10 +212,7 @@ impl Audit {
             for pair in list.windows(2) {
                 let ((number, place), (next, next_place)) = (pair[0], pair[1]);
                 if next_place < place {
-                    self.reordered.insert(MessageId {
-                        publisher,
-                        number: next,
-                    });
+                    self.reordered.insert(MessageId { publisher, number: next });
                     let text = format!(
                         "publisher {publisher}: message {number} is at {place}, the later {next} at {next_place}"
                     );
@@ -270,9 +229,7 @@ impl Audit {
             .base
             .iter()
             .filter(|(seq, (_, seen_in))| {
-                *seen_in != index
-                    && (state.first_seq..=state.last_seq).contains(*seq)
-                    && !seqs.contains(*seq)
+                *seen_in != index && (state.first_seq..=state.last_seq).contains(*seq) && !seqs.contains(*seq)
             })
             .map(|(&seq, &(_, seen_in))| (seq, seen_in))
             .collect();
@@ -285,24 +242,13 @@ impl Audit {
                 format!("sequence {seq} is not there, but {other} holds it"),
             );
         }
-        let subjects: HashSet<&str> = messages
-            .iter()
-            .map(|stored| stored.subject.as_str())
-            .collect();
-        let span = if state.last_seq >= state.first_seq {
-            state.last_seq - state.first_seq + 1
-        } else {
-            0
-        };
+        let subjects: HashSet<&str> = messages.iter().map(|stored| stored.subject.as_str()).collect();
+        let span = if state.last_seq >= state.first_seq { state.last_seq - state.first_seq + 1 } else { 0 };
         let payload: u64 = messages.iter().map(|stored| stored.len).sum();
         let counts = [
             ("messages", state.messages, messages.len() as u64),
             ("num_subjects", state.num_subjects, subjects.len() as u64),
-            (
-                "num_deleted",
-                state.num_deleted,
-                span.saturating_sub(messages.len() as u64),
-            ),
+            ("num_deleted", state.num_deleted, span.saturating_sub(messages.len() as u64)),
         ];
         for (what, reported, counted) in counts {
             if reported != counted {
@@ -314,10 +260,7 @@ impl Audit {
             }
         }
         if state.bytes < payload {
-            let text = format!(
-                "bytes is {}, the payloads alone have {payload}",
-                state.bytes
-            );
+            let text = format!("bytes is {}, the payloads alone have {payload}", state.bytes);
             self.report.find(Invariant::WrongCount, view, text);
         }
     }
@@ -327,10 +270,7 @@ impl Audit {
         let (first, last) = self.run.seen();
         let confirmed = self.run.highest_confirmed();
         if state.last_seq < confirmed {
-            let text = format!(
-                "the last sequence is {}, but {confirmed} was confirmed",
-                state.last_seq
-            );
+            let text = format!("the last sequence is {}, but {confirmed} was confirmed", state.last_seq);
             self.report.find(Invariant::WentBack, node, text);
         }
         if state.last_seq < last {
@@ -344,10 +284,7 @@ impl Audit {
             self.report.find(
                 Invariant::WentBack,
                 node,
-                format!(
-                    "the first sequence was {first}, now it's {}",
-                    state.first_seq
-                ),
+                format!("the first sequence was {first}, now it's {}", state.first_seq),
             );
         }
     }
@@ -364,12 +301,7 @@ impl Audit {
 
     /// I8 for one consumer.
     pub fn consumer(&mut self, node: &str, consumer: &ConsumerState, state: &NodeState) {
-        let ConsumerState {
-            name,
-            delivered_stream_seq,
-            ack_floor_stream_seq,
-            ..
-        } = consumer;
+        let ConsumerState { name, delivered_stream_seq, ack_floor_stream_seq, .. } = consumer;
         if *delivered_stream_seq > state.last_seq || *ack_floor_stream_seq > state.last_seq {
             let text = format!(
                 "{name} has delivered up to {delivered_stream_seq} and acknowledged up to {ack_floor_stream_seq}, the stream ends at {}",
@@ -380,11 +312,7 @@ impl Audit {
         if ack_floor_stream_seq > delivered_stream_seq
             || consumer.ack_floor_consumer_seq > consumer.delivered_consumer_seq
         {
-            self.report.find(
-                Invariant::Consumer,
-                node,
-                format!("{name} has acknowledged more than was delivered"),
-            );
+            self.report.find(Invariant::Consumer, node, format!("{name} has acknowledged more than was delivered"));
         }
     }
 

@@ -35,9 +35,7 @@ impl fmt::Display for Digest {
 
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -69,10 +67,7 @@ mod tests {
     #[test]
     fn hex_round_trip_and_known_value() {
         let digest = Digest::of(b"abc");
-        assert_eq!(
-            digest.to_string(),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         let json = serde_json::to_string(&digest).unwrap();
         assert_eq!(serde_json::from_str::<Digest>(&json).unwrap(), digest);
         assert!(serde_json::from_str::<Digest>("\"zz\"").is_err());
@@ -80,9 +75,6 @@ mod tests {
 
     #[test]
     fn parts_are_delimited() {
-        assert_ne!(
-            Digest::of_parts([b"ab".as_slice(), b"c"]),
-            Digest::of_parts([b"a".as_slice(), b"bc"])
-        );
+        assert_ne!(Digest::of_parts([b"ab".as_slice(), b"c"]), Digest::of_parts([b"a".as_slice(), b"bc"]));
     }
 }

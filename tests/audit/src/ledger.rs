@@ -31,10 +31,7 @@ impl FromStr for MessageId {
 
     fn from_str(text: &str) -> Result<MessageId, ()> {
         let (publisher, number) = text.split_once('.').ok_or(())?;
-        Ok(MessageId {
-            publisher: publisher.parse().map_err(|_| ())?,
-            number: number.parse().map_err(|_| ())?,
-        })
+        Ok(MessageId { publisher: publisher.parse().map_err(|_| ())?, number: number.parse().map_err(|_| ())? })
     }
 }
 
@@ -131,10 +128,7 @@ impl Ledger {
 
     /// An empty ledger with a run name of the caller's, which prefixes every message id.
     pub fn named(run: impl Into<String>) -> Ledger {
-        Ledger {
-            run: run.into().into(),
-            inner: Arc::default(),
-        }
+        Ledger { run: run.into().into(), inner: Arc::default() }
     }
 
     /// The `Nats-Msg-Id` of a message.
@@ -144,10 +138,7 @@ impl Ledger {
 
     /// The message a `Nats-Msg-Id` belongs to, if it's one of this run's.
     pub fn parse_msg_id(&self, text: &str) -> Option<MessageId> {
-        text.strip_prefix(&*self.run)?
-            .strip_prefix('.')?
-            .parse()
-            .ok()
+        text.strip_prefix(&*self.run)?.strip_prefix('.')?.parse().ok()
     }
 
     /// How many messages are confirmed so far.
@@ -157,24 +148,16 @@ impl Ledger {
 
     /// How many messages were sent so far, confirmed or not.
     pub fn sent(&self) -> u64 {
-        self.lock()
-            .publishers
-            .values()
-            .map(|entries| entries.len() as u64)
-            .sum()
+        self.lock().publishers.values().map(|entries| entries.len() as u64).sum()
     }
 
     /// The highest confirmed sequence, 0 if none.
     pub fn highest_confirmed(&self) -> u64 {
         let inner = self.lock();
-        let acked = inner
-            .publishers
-            .values()
-            .flatten()
-            .filter_map(|entry| match entry.outcome {
-                Outcome::Acked { seq, .. } => Some(seq),
-                _ => None,
-            });
+        let acked = inner.publishers.values().flatten().filter_map(|entry| match entry.outcome {
+            Outcome::Acked { seq, .. } => Some(seq),
+            _ => None,
+        });
         acked.max().unwrap_or(0)
     }
 
@@ -203,10 +186,7 @@ impl Ledger {
     pub(crate) fn open(&self, publisher: u32, subject: String, payload: &[u8]) -> MessageId {
         let mut inner = self.lock();
         let entries = inner.publishers.entry(publisher).or_default();
-        let id = MessageId {
-            publisher,
-            number: entries.len() as u64,
-        };
+        let id = MessageId { publisher, number: entries.len() as u64 };
         let digest = Digest::of(payload);
         entries.push(Entry {
             id,
@@ -222,10 +202,7 @@ impl Ledger {
 
     /// The number the next message of this publisher gets.
     pub(crate) fn next_number(&self, publisher: u32) -> u64 {
-        self.lock()
-            .publishers
-            .get(&publisher)
-            .map_or(0, |entries| entries.len() as u64)
+        self.lock().publishers.get(&publisher).map_or(0, |entries| entries.len() as u64)
     }
 
     /// Notes one more attempt, on connection `connection`. Returns the subject to send it to.
@@ -244,8 +221,7 @@ impl Ledger {
         let Some(entry) = inner.entry(id) else { return };
         match (&entry.outcome, &outcome) {
             (&Outcome::Acked { seq: before, .. }, &Outcome::Acked { seq, .. }) if before != seq => {
-                let text =
-                    format!("message {id} was confirmed at sequence {before}, then at {seq}");
+                let text = format!("message {id} was confirmed at sequence {before}, then at {seq}");
                 inner.contradictions.push(text);
             }
             (Outcome::Acked { .. }, _) => {}
@@ -264,11 +240,7 @@ impl Ledger {
     /// Any error of the writer.
     pub fn write_to(&self, mut out: impl Write) -> Result<(), LedgerError> {
         let inner = self.lock();
-        let head = Head {
-            run: self.run.to_string(),
-            seen: inner.seen,
-            contradictions: inner.contradictions.clone(),
-        };
+        let head = Head { run: self.run.to_string(), seen: inner.seen, contradictions: inner.contradictions.clone() };
         serde_json::to_writer(&mut out, &head).map_err(io::Error::from)?;
         for entry in inner.publishers.values().flatten() {
             out.write_all(b"\n")?;
@@ -284,33 +256,19 @@ impl Ledger {
     /// Any error of the reader, or the line that isn't an entry or is out of its publisher's order.
     pub fn read_from(input: impl BufRead) -> Result<Ledger, LedgerError> {
         let mut lines = input.lines().enumerate();
-        let (_, head) = lines
-            .next()
-            .ok_or_else(|| LedgerError::Format(1, "the file is empty".into()))?;
-        let head: Head =
-            serde_json::from_str(&head?).map_err(|e| LedgerError::Format(1, e.to_string()))?;
-        let mut inner = Inner {
-            seen: head.seen,
-            contradictions: head.contradictions,
-            ..Inner::default()
-        };
+        let (_, head) = lines.next().ok_or_else(|| LedgerError::Format(1, "the file is empty".into()))?;
+        let head: Head = serde_json::from_str(&head?).map_err(|e| LedgerError::Format(1, e.to_string()))?;
+        let mut inner = Inner { seen: head.seen, contradictions: head.contradictions, ..Inner::default() };
         for (i, line) in lines {
-            let entry: Entry = serde_json::from_str(&line?)
-                .map_err(|e| LedgerError::Format(i + 1, e.to_string()))?;
+            let entry: Entry = serde_json::from_str(&line?).map_err(|e| LedgerError::Format(i + 1, e.to_string()))?;
             inner.confirmed += u64::from(matches!(entry.outcome, Outcome::Acked { .. }));
             let entries = inner.publishers.entry(entry.id.publisher).or_default();
             if entry.id.number != entries.len() as u64 {
-                return Err(LedgerError::Format(
-                    i + 1,
-                    format!("message {} is out of order", entry.id),
-                ));
+                return Err(LedgerError::Format(i + 1, format!("message {} is out of order", entry.id)));
             }
             entries.push(entry);
         }
-        Ok(Ledger {
-            run: head.run.into(),
-            inner: Arc::new(Mutex::new(inner)),
-        })
+        Ok(Ledger { run: head.run.into(), inner: Arc::new(Mutex::new(inner)) })
     }
 
     fn with<T>(&self, id: MessageId, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
@@ -325,20 +283,13 @@ impl Ledger {
 
 impl Inner {
     fn entry(&mut self, id: MessageId) -> Option<&mut Entry> {
-        self.publishers
-            .get_mut(&id.publisher)?
-            .get_mut(usize::try_from(id.number).ok()?)
+        self.publishers.get_mut(&id.publisher)?.get_mut(usize::try_from(id.number).ok()?)
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the ledger is kept outside any node; it has no other clock"
-)]
+#[expect(clippy::disallowed_methods, reason = "the ledger is kept outside any node; it has no other clock")]
 fn now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -347,10 +298,7 @@ mod tests {
     use super::*;
 
     fn acked(seq: u64) -> Outcome {
-        Outcome::Acked {
-            seq,
-            duplicate: false,
-        }
+        Outcome::Acked { seq, duplicate: false }
     }
 
     #[test]
@@ -360,14 +308,7 @@ mod tests {
         ledger.attempt(id, 1);
         ledger.answer(id, 1, Outcome::Unknown);
         ledger.attempt(id, 2);
-        ledger.answer(
-            id,
-            2,
-            Outcome::Acked {
-                seq: 9,
-                duplicate: true,
-            },
-        );
+        ledger.answer(id, 2, Outcome::Acked { seq: 9, duplicate: true });
         ledger.answer(id, 2, acked(9));
         let entries = ledger.entries();
         assert_eq!((ledger.confirmed(), entries.len()), (1, 1));
@@ -384,11 +325,7 @@ mod tests {
         ledger.answer(id, 1, acked(10));
         assert_eq!(ledger.contradictions().len(), 1);
         ledger.answer(id, 1, Outcome::Refused("late".into()));
-        assert_eq!(
-            ledger.entries()[0].outcome,
-            acked(9),
-            "a confirmation stands"
-        );
+        assert_eq!(ledger.entries()[0].outcome, acked(9), "a confirmation stands");
     }
 
     #[test]
@@ -403,10 +340,7 @@ mod tests {
     #[test]
     fn ids_belong_to_their_run() {
         let ledger = Ledger::named("run-a");
-        let id = MessageId {
-            publisher: 3,
-            number: 14,
-        };
+        let id = MessageId { publisher: 3, number: 14 };
         assert_eq!(ledger.parse_msg_id(&ledger.msg_id(id)), Some(id));
         assert_eq!(Ledger::named("run").parse_msg_id(&ledger.msg_id(id)), None);
         assert_eq!(ledger.parse_msg_id("run-a.3"), None);
@@ -425,17 +359,11 @@ mod tests {
         ledger.write_to(&mut file).unwrap();
         let back = Ledger::read_from(file.as_slice()).unwrap();
         assert_eq!(back.entries(), ledger.entries());
-        assert_eq!(
-            (back.confirmed(), back.seen(), back.highest_confirmed()),
-            (3, (1, 3), 3)
-        );
+        assert_eq!((back.confirmed(), back.seen(), back.highest_confirmed()), (3, (1, 3), 3));
 
         let mut lines: Vec<_> = file.split(|&b| b == b'\n').collect();
         lines.swap(1, 2);
-        assert!(matches!(
-            Ledger::read_from(lines.join(&b'\n').as_slice()),
-            Err(LedgerError::Format(2, _))
-        ));
+        assert!(matches!(Ledger::read_from(lines.join(&b'\n').as_slice()), Err(LedgerError::Format(2, _))));
         assert!(Ledger::read_from(&b""[..]).is_err());
     }
 }

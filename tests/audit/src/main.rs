@@ -11,10 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use headwater_audit::{Ledger, Publisher, Until, Verifier, Way};
 
 #[derive(Parser)]
-#[command(
-    version,
-    about = "Publishes with a ledger of every confirmation, and audits a stream against it"
-)]
+#[command(version, about = "Publishes with a ledger of every confirmation, and audits a stream against it")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -81,10 +78,7 @@ struct VerifyArgs {
 }
 
 fn main() -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
@@ -114,41 +108,24 @@ async fn publish(args: &PublishArgs) -> anyhow::Result<ExitCode> {
             .give_up(Duration::from_secs(args.give_up));
         let ledger = ledger.clone();
         async move {
-            let client = async_nats::connect(servers)
-                .await
-                .with_context(|| format!("connecting to {}", servers.join(", ")))?;
-            let subject = |n: u64| {
-                args.subject
-                    .replace("{n}", &(n % args.subjects).to_string())
-            };
-            let done = publisher
-                .run(
-                    &client,
-                    &args.target.stream,
-                    &ledger,
-                    subject,
-                    &Until::count(args.msgs),
-                )
-                .await?;
+            let client =
+                async_nats::connect(servers).await.with_context(|| format!("connecting to {}", servers.join(", ")))?;
+            let subject = |n: u64| args.subject.replace("{n}", &(n % args.subjects).to_string());
+            let done = publisher.run(&client, &args.target.stream, &ledger, subject, &Until::count(args.msgs)).await?;
             anyhow::Ok(done)
         }
     });
     let done = futures::future::try_join_all(runs).await?;
     ledger.write_to(BufWriter::new(File::create(&args.target.ledger)?))?;
-    let (refused, unknown) = done.iter().fold((0, 0), |(refused, unknown), run| {
-        (refused + run.refused, unknown + run.unknown)
-    });
+    let (refused, unknown) =
+        done.iter().fold((0, 0), |(refused, unknown), run| (refused + run.refused, unknown + run.unknown));
     writeln!(
         io::stdout(),
         "sent {}, confirmed {}, refused {refused}, unknown {unknown}",
         ledger.sent(),
         ledger.confirmed()
     )?;
-    Ok(if refused + unknown == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if refused + unknown == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
@@ -174,15 +151,9 @@ async fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     if args.limits {
         verifier = verifier.limits_may_remove();
     }
-    let report = verifier
-        .verify(&nodes, &args.target.stream, &ledger)
-        .await?;
+    let report = verifier.verify(&nodes, &args.target.stream, &ledger).await?;
     // The next audit of this ledger must know what this one saw.
     ledger.write_to(BufWriter::new(File::create(path)?))?;
     write!(io::stdout(), "{report}")?;
-    Ok(if report.is_clean() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

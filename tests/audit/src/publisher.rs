@@ -24,34 +24,22 @@ pub struct Until {
 impl Until {
     /// After `count` messages.
     pub fn count(count: u64) -> Until {
-        Until {
-            count: Some(count),
-            stop: None,
-        }
+        Until { count: Some(count), stop: None }
     }
 
     /// When `stop` becomes true.
     pub fn stopped(stop: Arc<AtomicBool>) -> Until {
-        Until {
-            count: None,
-            stop: Some(stop),
-        }
+        Until { count: None, stop: Some(stop) }
     }
 
     /// After `count` messages, or earlier when `stop` becomes true.
     pub fn count_or_stopped(count: u64, stop: Arc<AtomicBool>) -> Until {
-        Until {
-            count: Some(count),
-            stop: Some(stop),
-        }
+        Until { count: Some(count), stop: Some(stop) }
     }
 
     fn reached(&self, sent: u64) -> bool {
         self.count.is_some_and(|count| sent >= count)
-            || self
-                .stop
-                .as_ref()
-                .is_some_and(|stop| stop.load(Ordering::Relaxed))
+            || self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 }
 
@@ -192,15 +180,9 @@ impl Publisher {
     ) -> Result<Published, PublisherError> {
         let closed = |what: &str| PublisherError(format!("{what}: the client is closed"));
         let inbox = client.new_inbox();
-        let mut replies = client
-            .subscribe(format!("{inbox}.*"))
-            .await
-            .map_err(|e| PublisherError(e.to_string()))?;
+        let mut replies = client.subscribe(format!("{inbox}.*")).await.map_err(|e| PublisherError(e.to_string()))?;
         // The subscription must be at the server before the first reply can be.
-        client
-            .flush()
-            .await
-            .map_err(|e| PublisherError(e.to_string()))?;
+        client.flush().await.map_err(|e| PublisherError(e.to_string()))?;
 
         let statistics = client.statistics();
         let connection = || statistics.connects.load(Ordering::Relaxed);
@@ -217,12 +199,9 @@ impl Publisher {
             if stopped && flight.is_empty() {
                 break;
             }
-            let allowed = self
-                .rate
-                .is_none_or(|rate| (sent as f64) < started.elapsed().as_secs_f64() * rate + 1.0);
+            let allowed = self.rate.is_none_or(|rate| (sent as f64) < started.elapsed().as_secs_f64() * rate + 1.0);
             let retry = flight.next_retry(Instant::now());
-            let fresh =
-                retry.is_none() && !stopped && allowed && flight.waiting.len() < self.concurrency;
+            let fresh = retry.is_none() && !stopped && allowed && flight.waiting.len() < self.concurrency;
             tokio::select! {
                 biased;
                 _ = tick.tick() => {
@@ -271,10 +250,7 @@ impl Publisher {
     }
 
     /// Takes one reply. True if it confirmed a message that was under way.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one loop turn, borrowed apart"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one loop turn, borrowed apart")]
     fn hear(
         &self,
         reply: &Message,
@@ -313,12 +289,7 @@ impl Publisher {
     /// Run, publisher and number in clear, then bytes that follow from them: any mix-up of two
     /// messages or of two parts of one changes the digest.
     fn payload_of(&self, ledger: &Ledger, number: u64) -> Bytes {
-        let mut payload = ledger
-            .msg_id(MessageId {
-                publisher: self.id,
-                number,
-            })
-            .into_bytes();
+        let mut payload = ledger.msg_id(MessageId { publisher: self.id, number }).into_bytes();
         payload.push(b' ');
         let mut state = (u64::from(self.id) << 40) ^ number ^ 0x9e37_79b9_7f4a_7c15;
         while payload.len() < self.payload {
@@ -333,10 +304,7 @@ impl Publisher {
 }
 
 fn answer(reply: &Message, stream: &str) -> Answer {
-    if reply
-        .status
-        .is_some_and(|status| status == StatusCode::NO_RESPONDERS)
-    {
+    if reply.status.is_some_and(|status| status == StatusCode::NO_RESPONDERS) {
         return Answer::TryAgain(Outcome::Unknown);
     }
     if let Some(status) = reply.status {
@@ -344,30 +312,17 @@ fn answer(reply: &Message, stream: &str) -> Answer {
         return Answer::TryAgain(Outcome::Refused(format!("{status} {text}")));
     }
     match serde_json::from_slice::<Ack>(&reply.payload) {
-        Ok(Ack {
-            error: Some(error), ..
-        }) => {
-            let outcome = Outcome::Refused(format!(
-                "{} {}: {}",
-                error.code, error.err_code, error.description
-            ));
-            if RETRIED.contains(&error.err_code) {
-                Answer::TryAgain(outcome)
-            } else {
-                Answer::Final(outcome)
-            }
+        Ok(Ack { error: Some(error), .. }) => {
+            let outcome = Outcome::Refused(format!("{} {}: {}", error.code, error.err_code, error.description));
+            if RETRIED.contains(&error.err_code) { Answer::TryAgain(outcome) } else { Answer::Final(outcome) }
         }
-        Ok(ack) if ack.stream == stream && ack.seq > 0 => Answer::Final(Outcome::Acked {
-            seq: ack.seq,
-            duplicate: ack.duplicate,
-        }),
-        Ok(ack) => Answer::Final(Outcome::Refused(format!(
-            "an answer for stream {:?}, sequence {}",
-            ack.stream, ack.seq
-        ))),
-        Err(error) => Answer::Final(Outcome::Refused(format!(
-            "an answer that is not one: {error}"
-        ))),
+        Ok(ack) if ack.stream == stream && ack.seq > 0 => {
+            Answer::Final(Outcome::Acked { seq: ack.seq, duplicate: ack.duplicate })
+        }
+        Ok(ack) => {
+            Answer::Final(Outcome::Refused(format!("an answer for stream {:?}, sequence {}", ack.stream, ack.seq)))
+        }
+        Err(error) => Answer::Final(Outcome::Refused(format!("an answer that is not one: {error}"))),
     }
 }
 
@@ -431,19 +386,11 @@ impl Flight {
     /// Ends attempts without an answer: most are queued again, those returned are given up.
     fn expire(&mut self, now: Instant) -> Vec<MessageId> {
         let mut given_up = Vec::new();
-        while self
-            .deadlines
-            .front()
-            .is_some_and(|&(deadline, _)| deadline <= now)
-        {
+        while self.deadlines.front().is_some_and(|&(deadline, _)| deadline <= now) {
             let Some((deadline, id)) = self.deadlines.pop_front() else {
                 break;
             };
-            if self
-                .waiting
-                .get(&id)
-                .is_some_and(|&(_, attempt)| attempt == Some(deadline))
-            {
+            if self.waiting.get(&id).is_some_and(|&(_, attempt)| attempt == Some(deadline)) {
                 self.again(id, now);
             }
         }
@@ -463,10 +410,7 @@ mod tests {
     use super::*;
 
     fn id(number: u64) -> MessageId {
-        MessageId {
-            publisher: 1,
-            number,
-        }
+        MessageId { publisher: 1, number }
     }
 
     #[test]
@@ -482,11 +426,7 @@ mod tests {
         flight.sent(id(0), at(200));
         assert_eq!(flight.expire(at(250)), [id(0)]);
         assert!(flight.is_empty());
-        assert_eq!(
-            flight.next_retry(at(300)),
-            None,
-            "given up, so not sent again"
-        );
+        assert_eq!(flight.next_retry(at(300)), None, "given up, so not sent again");
     }
 
     #[test]
@@ -497,19 +437,13 @@ mod tests {
         flight.expire(start);
         assert!(flight.answered(id(0)));
         assert_eq!(flight.next_retry(start), None);
-        assert!(
-            !flight.answered(id(0)),
-            "a second answer is not a second confirmation"
-        );
+        assert!(!flight.answered(id(0)), "a second answer is not a second confirmation");
     }
 
     #[test]
     fn payloads_differ_and_have_their_size() {
         let (publisher, ledger) = (Publisher::new(1).payload(200), Ledger::named("run"));
-        let (a, b) = (
-            publisher.payload_of(&ledger, 1),
-            publisher.payload_of(&ledger, 2),
-        );
+        let (a, b) = (publisher.payload_of(&ledger, 1), publisher.payload_of(&ledger, 2));
         assert_eq!((a.len(), b.len()), (200, 200));
         assert_ne!(a[100..], b[100..]);
         assert_eq!(a, publisher.payload_of(&ledger, 1));

@@ -30,12 +30,7 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 4] = [
-        Way::StreamGet,
-        Way::DirectGet,
-        Way::DirectBatch,
-        Way::Consumer,
-    ];
+    pub const ALL: [Way; 4] = [Way::StreamGet, Way::DirectGet, Way::DirectBatch, Way::Consumer];
 
     /// Whether it works only on streams with `allow_direct`.
     pub fn needs_direct(self) -> bool {
@@ -101,9 +96,7 @@ const BATCH: u64 = 1000;
 impl Reader<'_> {
     /// The stream's config and state as the API reports them.
     pub(crate) async fn info(&self) -> Result<(StreamConfig, NodeState), ReadError> {
-        let info: StreamInfo = self
-            .api(&format!("STREAM.INFO.{}", self.stream), Bytes::new())
-            .await?;
+        let info: StreamInfo = self.api(&format!("STREAM.INFO.{}", self.stream), Bytes::new()).await?;
         let state = info.state;
         Ok((
             info.config,
@@ -123,9 +116,7 @@ impl Reader<'_> {
         let mut all = Vec::new();
         loop {
             let body = json!({ "offset": all.len() }).to_string();
-            let page: ConsumerList = self
-                .api(&format!("CONSUMER.LIST.{}", self.stream), body.into())
-                .await?;
+            let page: ConsumerList = self.api(&format!("CONSUMER.LIST.{}", self.stream), body.into()).await?;
             let empty = page.consumers.is_empty();
             all.extend(page.consumers.into_iter().map(|info| ConsumerState {
                 name: info.name,
@@ -148,15 +139,11 @@ impl Reader<'_> {
         let (first, last) = (state.first_seq, state.last_seq);
         match way {
             Way::StreamGet => {
-                let found = stream::iter(first..=last)
-                    .map(|seq| self.stream_get(seq))
-                    .buffered(UNDER_WAY);
+                let found = stream::iter(first..=last).map(|seq| self.stream_get(seq)).buffered(UNDER_WAY);
                 collect(found).await
             }
             Way::DirectGet => {
-                let found = stream::iter(first..=last)
-                    .map(|seq| self.direct_get(seq))
-                    .buffered(UNDER_WAY);
+                let found = stream::iter(first..=last).map(|seq| self.direct_get(seq)).buffered(UNDER_WAY);
                 collect(found).await
             }
             Way::DirectBatch => self.direct_batch(first, last).await,
@@ -173,45 +160,26 @@ impl Reader<'_> {
         };
         let message = answer.message;
         if message.seq != seq {
-            return Err(error(format!(
-                "asked for sequence {seq}, got {}",
-                message.seq
-            )));
+            return Err(error(format!("asked for sequence {seq}, got {}", message.seq)));
         }
-        let decode = |text: &Option<String>| {
-            STANDARD
-                .decode(text.as_deref().unwrap_or_default())
-                .map_err(error)
-        };
+        let decode = |text: &Option<String>| STANDARD.decode(text.as_deref().unwrap_or_default()).map_err(error);
         let (headers, payload) = (decode(&message.hdrs)?, decode(&message.data)?);
         let time = parse_rfc3339(&message.time)
             .ok_or_else(|| error(format!("sequence {seq}: bad time {:?}", message.time)))?;
-        Ok(Some(build(
-            seq,
-            &message.subject,
-            parse_headers(&headers)?,
-            time,
-            &payload,
-        )))
+        Ok(Some(build(seq, &message.subject, parse_headers(&headers)?, time, &payload)))
     }
 
     async fn direct_get(&self, seq: u64) -> Result<Option<Stored>, ReadError> {
         let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
-        let message = self
-            .request(&subject, Bytes::from(format!("{{\"seq\":{seq}}}")))
-            .await?;
+        let message = self.request(&subject, Bytes::from(format!("{{\"seq\":{seq}}}"))).await?;
         match message.status.map(|status| status.as_u16()) {
             Some(404) => Ok(None),
-            Some(status) => Err(error(format!(
-                "direct get of {seq}: {status} {}",
-                message.description.unwrap_or_default()
-            ))),
+            Some(status) => {
+                Err(error(format!("direct get of {seq}: {status} {}", message.description.unwrap_or_default())))
+            }
             None => match direct_message(&message)? {
                 stored if stored.seq == seq => Ok(Some(stored)),
-                stored => Err(error(format!(
-                    "asked for sequence {seq}, got {}",
-                    stored.seq
-                ))),
+                stored => Err(error(format!("asked for sequence {seq}, got {}", stored.seq))),
             },
         }
     }
@@ -235,20 +203,12 @@ impl Reader<'_> {
     }
 
     /// One batch request. Moves `next` past what was read; true when the stream has no more.
-    async fn one_batch(
-        &self,
-        next: &mut u64,
-        last: u64,
-        into: &mut Vec<Stored>,
-    ) -> Result<bool, ReadError> {
+    async fn one_batch(&self, next: &mut u64, last: u64, into: &mut Vec<Stored>) -> Result<bool, ReadError> {
         let inbox = self.client.new_inbox();
         let mut replies = self.client.subscribe(inbox.clone()).await.map_err(error)?;
         let body = json!({ "seq": *next, "batch": BATCH, "next_by_subj": ">" }).to_string();
         let subject = format!("$JS.API.DIRECT.GET.{}", self.stream);
-        self.client
-            .publish_with_reply(subject, inbox, body.into())
-            .await
-            .map_err(error)?;
+        self.client.publish_with_reply(subject, inbox, body.into()).await.map_err(error)?;
         loop {
             let message = tokio::time::timeout(Duration::from_secs(2), replies.next())
                 .await
@@ -258,19 +218,12 @@ impl Reader<'_> {
                 Some(204) => return Ok(number_header(&message, "Nats-Num-Pending") == Some(0)),
                 Some(404) => return Ok(true),
                 Some(status) => {
-                    return Err(error(format!(
-                        "direct batch: {status} {}",
-                        message.description.unwrap_or_default()
-                    )));
+                    return Err(error(format!("direct batch: {status} {}", message.description.unwrap_or_default())));
                 }
                 None => {
                     let stored = direct_message(&message)?;
                     if stored.seq < *next {
-                        return Err(error(format!(
-                            "direct batch: sequence {} after {}",
-                            stored.seq,
-                            *next - 1
-                        )));
+                        return Err(error(format!("direct batch: sequence {} after {}", stored.seq, *next - 1)));
                     }
                     *next = stored.seq + 1;
                     if stored.seq <= last {
@@ -282,10 +235,7 @@ impl Reader<'_> {
     }
 
     async fn consume(&self, last: u64) -> Result<ReadOut, ReadError> {
-        let name = format!(
-            "audit-{}",
-            self.client.new_inbox().rsplit('.').next().unwrap_or("x")
-        );
+        let name = format!("audit-{}", self.client.new_inbox().rsplit('.').next().unwrap_or("x"));
         let stream = self.stream;
         let config = json!({
             "stream_name": stream,
@@ -294,17 +244,12 @@ impl Reader<'_> {
                 "mem_storage": true, "num_replicas": 1, "inactive_threshold": 60_000_000_000_u64,
             },
         });
-        let _: serde::de::IgnoredAny = self
-            .api(
-                &format!("CONSUMER.CREATE.{stream}.{name}"),
-                config.to_string().into(),
-            )
-            .await?;
+        let _: serde::de::IgnoredAny =
+            self.api(&format!("CONSUMER.CREATE.{stream}.{name}"), config.to_string().into()).await?;
         let out = self.pull(&name, last).await;
         // It would go away by itself; what it is asked here changes nothing of what was read.
-        let _: Result<serde::de::IgnoredAny, _> = self
-            .api(&format!("CONSUMER.DELETE.{stream}.{name}"), Bytes::new())
-            .await;
+        let _: Result<serde::de::IgnoredAny, _> =
+            self.api(&format!("CONSUMER.DELETE.{stream}.{name}"), Bytes::new()).await;
         out
     }
 
@@ -312,14 +257,10 @@ impl Reader<'_> {
         let inbox = self.client.new_inbox();
         let mut replies = self.client.subscribe(inbox.clone()).await.map_err(error)?;
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{consumer}", self.stream);
-        let (mut out, mut expected, mut deadline) =
-            (ReadOut::default(), 1, Instant::now() + self.patience);
+        let (mut out, mut expected, mut deadline) = (ReadOut::default(), 1, Instant::now() + self.patience);
         loop {
             let body = json!({ "batch": BATCH, "expires": 1_000_000_000_u64 }).to_string();
-            self.client
-                .publish_with_reply(next.clone(), inbox.clone(), body.into())
-                .await
-                .map_err(error)?;
+            self.client.publish_with_reply(next.clone(), inbox.clone(), body.into()).await.map_err(error)?;
             let mut got = 0;
             while got < BATCH {
                 let wait = tokio::time::timeout(Duration::from_secs(2), replies.next());
@@ -329,10 +270,7 @@ impl Reader<'_> {
                     Some(100) => continue,
                     Some(404 | 408 | 409 | 503) => break,
                     Some(status) => {
-                        return Err(error(format!(
-                            "pull: {status} {}",
-                            message.description.unwrap_or_default()
-                        )));
+                        return Err(error(format!("pull: {status} {}", message.description.unwrap_or_default())));
                     }
                     None => {}
                 }
@@ -356,29 +294,20 @@ impl Reader<'_> {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(error(format!(
-                    "the consumer gave nothing after {} messages",
-                    out.messages.len()
-                )));
+                return Err(error(format!("the consumer gave nothing after {} messages", out.messages.len())));
             }
         }
     }
 
     /// One API request, decoded; retried while there's no leader or no answer.
-    async fn api<T: for<'de> Deserialize<'de>>(
-        &self,
-        subject: &str,
-        body: Bytes,
-    ) -> Result<T, ReadError> {
+    async fn api<T: for<'de> Deserialize<'de>>(&self, subject: &str, body: Bytes) -> Result<T, ReadError> {
         #[derive(Deserialize)]
         struct Failed {
             error: ApiError,
         }
         let deadline = Instant::now() + self.patience;
         loop {
-            let message = self
-                .request(&format!("$JS.API.{subject}"), body.clone())
-                .await?;
+            let message = self.request(&format!("$JS.API.{subject}"), body.clone()).await?;
             match serde_json::from_slice::<Failed>(&message.payload) {
                 Ok(Failed { error: e }) if e.err_code == 10008 && Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -387,8 +316,7 @@ impl Reader<'_> {
                     return Err(error(format!("{} {}", e.err_code, e.description)));
                 }
                 Err(_) => {
-                    return serde_json::from_slice(&message.payload)
-                        .map_err(|e| error(format!("{subject}: {e}")));
+                    return serde_json::from_slice(&message.payload).map_err(|e| error(format!("{subject}: {e}")));
                 }
             }
         }
@@ -397,9 +325,7 @@ impl Reader<'_> {
     async fn request(&self, subject: &str, body: Bytes) -> Result<Message, ReadError> {
         let deadline = Instant::now() + self.patience;
         loop {
-            let request = Request::new()
-                .payload(body.clone())
-                .timeout(Some(Duration::from_secs(2)));
+            let request = Request::new().payload(body.clone()).timeout(Some(Duration::from_secs(2)));
             match self.client.send_request(subject.to_owned(), request).await {
                 Ok(message) => return Ok(message),
                 Err(e) if Instant::now() >= deadline => {
@@ -415,17 +341,9 @@ impl Reader<'_> {
     }
 }
 
-async fn collect(
-    found: impl Stream<Item = Result<Option<Stored>, ReadError>>,
-) -> Result<ReadOut, ReadError> {
-    let messages = found
-        .try_filter_map(|found| async move { Ok(found) })
-        .try_collect()
-        .await?;
-    Ok(ReadOut {
-        messages,
-        oddities: Vec::new(),
-    })
+async fn collect(found: impl Stream<Item = Result<Option<Stored>, ReadError>>) -> Result<ReadOut, ReadError> {
+    let messages = found.try_filter_map(|found| async move { Ok(found) }).try_collect().await?;
+    Ok(ReadOut { messages, oddities: Vec::new() })
 }
 
 #[derive(Deserialize)]

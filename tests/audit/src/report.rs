@@ -40,11 +40,7 @@ pub struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.invariant, self.text)?;
-        if self.view.is_empty() {
-            Ok(())
-        } else {
-            write!(f, " ({})", self.view)
-        }
+        if self.view.is_empty() { Ok(()) } else { write!(f, " ({})", self.view) }
     }
 }
 
@@ -88,11 +84,7 @@ impl Report {
         let count = self.counts.entry(invariant).or_default();
         *count += 1;
         if *count <= KEPT {
-            self.findings.push(Finding {
-                invariant,
-                view: view.to_owned(),
-                text: text.into(),
-            });
+            self.findings.push(Finding { invariant, view: view.to_owned(), text: text.into() });
         }
     }
 }
@@ -117,8 +109,6 @@ impl fmt::Display for Report {
         for (invariant, count) in &self.counts {
             writeln!(f, "{invariant:?}: {count}")?;
         }
-        self.findings
-            .iter()
-            .try_for_each(|finding| writeln!(f, "  {finding}"))
+        self.findings.iter().try_for_each(|finding| writeln!(f, "  {finding}"))
     }
 }

@@ -34,12 +34,7 @@ pub struct Verifier {
 
 impl Default for Verifier {
     fn default() -> Verifier {
-        Verifier {
-            ways: Way::ALL.to_vec(),
-            removed: Vec::new(),
-            limits: false,
-            patience: Duration::from_secs(15),
-        }
+        Verifier { ways: Way::ALL.to_vec(), removed: Vec::new(), limits: false, patience: Duration::from_secs(15) }
     }
 }
 
@@ -97,17 +92,12 @@ impl Verifier {
         let mut audit = Audit::new(ledger, self.removed.clone(), self.limits);
         let mut states = Vec::new();
         for (name, client) in nodes {
-            let reader = Reader {
-                client,
-                stream,
-                patience: self.patience,
-            };
+            let reader = Reader { client, stream, patience: self.patience };
             match reader.info().await {
                 Err(why) => audit.unread(name, format!("stream info: {why}")),
                 Ok((config, state)) => {
                     audit.state(name, &state);
-                    self.node(&mut audit, &reader, name, config.allow_direct, &state)
-                        .await;
+                    self.node(&mut audit, &reader, name, config.allow_direct, &state).await;
                     states.push((name.clone(), state));
                 }
             }
@@ -119,19 +109,10 @@ impl Verifier {
         Ok(audit.finish(started.elapsed().as_secs_f64()))
     }
 
-    async fn node(
-        &self,
-        audit: &mut Audit,
-        reader: &Reader<'_>,
-        node: &str,
-        direct: bool,
-        state: &NodeState,
-    ) {
+    async fn node(&self, audit: &mut Audit, reader: &Reader<'_>, node: &str, direct: bool, state: &NodeState) {
         match reader.consumers().await {
             Err(why) => audit.unread(node, format!("consumer list: {why}")),
-            Ok(consumers) => consumers
-                .iter()
-                .for_each(|consumer| audit.consumer(node, consumer, state)),
+            Ok(consumers) => consumers.iter().for_each(|consumer| audit.consumer(node, consumer, state)),
         }
         for &way in self.ways.iter().filter(|way| direct || !way.needs_direct()) {
             let view = format!("{node}, {way}");
@@ -154,7 +135,5 @@ impl Verifier {
 /// # Errors
 /// As [`Verifier::verify`].
 pub async fn verify(client: &Client, stream: &str, ledger: &Ledger) -> Result<Report, VerifyError> {
-    Verifier::new()
-        .verify(&[("client".to_owned(), client.clone())], stream, ledger)
-        .await
+    Verifier::new().verify(&[("client".to_owned(), client.clone())], stream, ledger).await
 }

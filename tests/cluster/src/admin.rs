@@ -77,12 +77,7 @@ impl Recovery {
     /// If it doesn't answer within 2 s, or not with a recovery document.
     pub async fn get(client: &reqwest::Client, http: &str) -> anyhow::Result<Recovery> {
         let url = format!("{http}/v1/recovery");
-        let answer = client
-            .get(&url)
-            .timeout(Duration::from_secs(2))
-            .send()
-            .await?
-            .error_for_status()?;
+        let answer = client.get(&url).timeout(Duration::from_secs(2)).send().await?.error_for_status()?;
         let text = answer.text().await?;
         serde_json::from_str(&text).with_context(|| format!("{url} answered {text}"))
     }
@@ -111,25 +106,14 @@ pub(crate) async fn transfer(
         number: u64,
     }
     let post = async |path: &str, body: serde_json::Value| -> anyhow::Result<String> {
-        let answer = client
-            .post(format!("{http}{path}"))
-            .json(&body)
-            .timeout(Duration::from_secs(5))
-            .send()
-            .await?;
+        let answer = client.post(format!("{http}{path}")).json(&body).timeout(Duration::from_secs(5)).send().await?;
         let (status, text) = (answer.status(), answer.text().await?);
         ensure!(status.is_success(), "POST {path}: {status} {text}");
         Ok(text)
     };
-    let fence: Fence = serde_json::from_str(
-        &post(
-            "/v1/fence",
-            json!({"holder": "cluster-tests", "ttl_ms": 2000}),
-        )
-        .await?,
-    )?;
-    let body =
-        json!({"account": "$G", "stream": stream, "from": from, "to": to, "fence": fence.number});
+    let fence: Fence =
+        serde_json::from_str(&post("/v1/fence", json!({"holder": "cluster-tests", "ttl_ms": 2000})).await?)?;
+    let body = json!({"account": "$G", "stream": stream, "from": from, "to": to, "fence": fence.number});
     post("/v1/leadership/transfer", body).await?;
     Ok(())
 }

@@ -37,10 +37,7 @@ impl Stopwatch {
     /// Then.
     pub fn within(&self, limit: Duration, what: &str) -> anyhow::Result<Duration> {
         let took = self.0.elapsed();
-        ensure!(
-            took <= limit,
-            "{what} took {took:.1?}, allowed are {limit:?}"
-        );
+        ensure!(took <= limit, "{what} took {took:.1?}, allowed are {limit:?}");
         Ok(took)
     }
 }
@@ -70,34 +67,13 @@ impl Cluster {
     /// If there's no binary to test, no port or no directory.
     pub fn prepare(count: usize) -> anyhow::Result<Cluster> {
         let server = Server::find()?;
-        let dir = tempfile::Builder::new()
-            .prefix("headwater-cluster-")
-            .tempdir()?;
+        let dir = tempfile::Builder::new().prefix("headwater-cluster-").tempdir()?;
         let ports: Vec<Ports> = (0..count)
-            .map(|_| {
-                Ok(Ports {
-                    client: free_port()?,
-                    http: free_port()?,
-                    cluster: free_port()?,
-                })
-            })
+            .map(|_| Ok(Ports { client: free_port()?, http: free_port()?, cluster: free_port()? }))
             .collect::<anyhow::Result<_>>()?;
-        let nodes = (0..count)
-            .map(|i| {
-                Node::new(
-                    i,
-                    ports.clone(),
-                    dir.path().join(format!("n{}", i + 1)),
-                    false,
-                )
-            })
-            .collect();
-        Ok(Cluster {
-            server,
-            nodes,
-            dir: Some(dir),
-            http: reqwest::Client::new(),
-        })
+        let nodes =
+            (0..count).map(|i| Node::new(i, ports.clone(), dir.path().join(format!("n{}", i + 1)), false)).collect();
+        Ok(Cluster { server, nodes, dir: Some(dir), http: reqwest::Client::new() })
     }
 
     /// Whether the server under test is Headwater, with its admin API and durability settings.
@@ -127,19 +103,12 @@ impl Cluster {
     /// If it doesn't within 30 s.
     pub async fn wait_jetstream(&mut self) -> anyhow::Result<()> {
         let client = self.any_client().await?;
-        self.until(
-            Duration::from_secs(30),
-            "JetStream answers",
-            async |cluster: &mut Cluster| {
-                cluster.check_alive()?;
-                let info = api(&client, "INFO", &json!({})).await?;
-                ensure!(
-                    info.get("error").is_none() && info.get("limits").is_some(),
-                    "INFO answers {info}"
-                );
-                Ok(())
-            },
-        )
+        self.until(Duration::from_secs(30), "JetStream answers", async |cluster: &mut Cluster| {
+            cluster.check_alive()?;
+            let info = api(&client, "INFO", &json!({})).await?;
+            ensure!(info.get("error").is_none() && info.get("limits").is_some(), "INFO answers {info}");
+            Ok(())
+        })
         .await
     }
 
@@ -156,10 +125,7 @@ impl Cluster {
     /// # Errors
     /// If one had ended by itself.
     pub fn kill_all(&mut self) -> anyhow::Result<()> {
-        self.nodes
-            .iter_mut()
-            .filter(|node| node.pid().is_some())
-            .try_for_each(Node::kill9)
+        self.nodes.iter_mut().filter(|node| node.pid().is_some()).try_for_each(Node::kill9)
     }
 
     /// A clean stop (SIGTERM) of node `i`.
@@ -199,11 +165,7 @@ impl Cluster {
     /// # Errors
     /// If it runs, or the directory can't be removed.
     pub fn wipe(&mut self, i: usize) -> anyhow::Result<()> {
-        ensure!(
-            self.nodes[i].pid().is_none(),
-            "{} runs",
-            self.nodes[i].name()
-        );
+        ensure!(self.nodes[i].pid().is_none(), "{} runs", self.nodes[i].name());
         Ok(fs::remove_dir_all(self.nodes[i].store())?)
     }
 
@@ -245,14 +207,10 @@ impl Cluster {
     /// If it can't be created within 20 s.
     pub async fn create_stream(&mut self, config: Config) -> anyhow::Result<()> {
         let context = self.jetstream().await?;
-        self.until(
-            Duration::from_secs(20),
-            "the stream is created",
-            async |_: &mut Cluster| {
-                context.create_stream(config.clone()).await?;
-                Ok(())
-            },
-        )
+        self.until(Duration::from_secs(20), "the stream is created", async |_: &mut Cluster| {
+            context.create_stream(config.clone()).await?;
+            Ok(())
+        })
         .await
     }
 
@@ -273,11 +231,9 @@ impl Cluster {
     /// If none answers within 15 s.
     pub async fn stream_info(&mut self, stream: &str) -> anyhow::Result<Info> {
         let context = self.jetstream().await?;
-        self.until(
-            Duration::from_secs(15),
-            "stream info is answered",
-            async |_: &mut Cluster| Ok(context.get_stream(stream).await?.get_info().await?),
-        )
+        self.until(Duration::from_secs(15), "stream info is answered", async |_: &mut Cluster| {
+            Ok(context.get_stream(stream).await?.get_info().await?)
+        })
         .await
     }
 
@@ -287,22 +243,12 @@ impl Cluster {
     /// If there's none within 15 s.
     pub async fn leader_of(&mut self, stream: &str) -> anyhow::Result<usize> {
         let context = self.jetstream().await?;
-        self.until(
-            Duration::from_secs(15),
-            "the stream has a leader",
-            async |cluster: &mut Cluster| {
-                let info = context.get_stream(stream).await?.get_info().await?;
-                let leader = info
-                    .cluster
-                    .and_then(|cluster| cluster.leader)
-                    .context("no leader")?;
-                let found = cluster
-                    .nodes
-                    .iter()
-                    .position(|node| node.name() == leader && node.is_up());
-                found.with_context(|| format!("the leader {leader:?} is no node that runs"))
-            },
-        )
+        self.until(Duration::from_secs(15), "the stream has a leader", async |cluster: &mut Cluster| {
+            let info = context.get_stream(stream).await?.get_info().await?;
+            let leader = info.cluster.and_then(|cluster| cluster.leader).context("no leader")?;
+            let found = cluster.nodes.iter().position(|node| node.name() == leader && node.is_up());
+            found.with_context(|| format!("the leader {leader:?} is no node that runs"))
+        })
         .await
     }
 
@@ -320,36 +266,22 @@ impl Cluster {
     /// If it isn't within 15 s.
     pub async fn lead(&mut self, stream: &str, to: usize) -> anyhow::Result<()> {
         let (client, name) = (self.any_client().await?, self.nodes[to].name().to_owned());
-        self.until(
-            Duration::from_secs(15),
-            &format!("{name} leads {stream}"),
-            async |cluster: &mut Cluster| {
-                let from = cluster.leader_of(stream).await?;
-                if from == to {
-                    return Ok(());
-                }
-                if cluster.is_headwater() {
-                    let (http, from) = (
-                        cluster.nodes[from].http(),
-                        cluster.nodes[from].name().to_owned(),
-                    );
-                    transfer(&cluster.http, &http, stream, &from, &name).await?;
-                } else {
-                    api(
-                        &client,
-                        &format!("STREAM.LEADER.STEPDOWN.{stream}"),
-                        &json!({"placement": {"preferred": name}}),
-                    )
+        self.until(Duration::from_secs(15), &format!("{name} leads {stream}"), async |cluster: &mut Cluster| {
+            let from = cluster.leader_of(stream).await?;
+            if from == to {
+                return Ok(());
+            }
+            if cluster.is_headwater() {
+                let (http, from) = (cluster.nodes[from].http(), cluster.nodes[from].name().to_owned());
+                transfer(&cluster.http, &http, stream, &from, &name).await?;
+            } else {
+                api(&client, &format!("STREAM.LEADER.STEPDOWN.{stream}"), &json!({"placement": {"preferred": name}}))
                     .await?;
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                }
-                ensure!(
-                    cluster.leader_of(stream).await? == to,
-                    "leadership did not move"
-                );
-                Ok(())
-            },
-        )
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+            ensure!(cluster.leader_of(stream).await? == to, "leadership did not move");
+            Ok(())
+        })
         .await
     }
 
@@ -363,8 +295,7 @@ impl Cluster {
             self.wait_replicas(stream).await?;
             // Stream gets are what the leader answers; the other ways were read at the first turn.
             let ways: &[Way] = if i == 0 { &Way::ALL } else { &[Way::StreamGet] };
-            self.audit_with(Verifier::new().ways(ways), stream, ledger)
-                .await?;
+            self.audit_with(Verifier::new().ways(ways), stream, ledger).await?;
         }
         Ok(())
     }
@@ -375,32 +306,19 @@ impl Cluster {
     /// If it doesn't within `limit`, or ends.
     pub async fn wait_recovered(&mut self, i: usize, limit: Duration) -> anyhow::Result<Duration> {
         let watch = Stopwatch::start();
-        self.until(
-            limit,
-            &format!("n{} is recovered", i + 1),
-            async |cluster: &mut Cluster| {
-                cluster.check_alive()?;
-                if cluster.is_headwater() {
-                    let recovery = cluster.recovery(i).await?;
-                    let phases: Vec<_> = recovery
-                        .groups
-                        .iter()
-                        .map(|group| (group.stream.clone(), group.phase.clone()))
-                        .collect();
-                    ensure!(recovery.is_recovered(), "phases are {phases:?}");
-                } else {
-                    let url = format!("{}/healthz", cluster.nodes[i].http());
-                    cluster
-                        .http
-                        .get(url)
-                        .timeout(Duration::from_secs(2))
-                        .send()
-                        .await?
-                        .error_for_status()?;
-                }
-                Ok(())
-            },
-        )
+        self.until(limit, &format!("n{} is recovered", i + 1), async |cluster: &mut Cluster| {
+            cluster.check_alive()?;
+            if cluster.is_headwater() {
+                let recovery = cluster.recovery(i).await?;
+                let phases: Vec<_> =
+                    recovery.groups.iter().map(|group| (group.stream.clone(), group.phase.clone())).collect();
+                ensure!(recovery.is_recovered(), "phases are {phases:?}");
+            } else {
+                let url = format!("{}/healthz", cluster.nodes[i].http());
+                cluster.http.get(url).timeout(Duration::from_secs(2)).send().await?.error_for_status()?;
+            }
+            Ok(())
+        })
         .await?;
         watch.within(limit, "recovery")
     }
@@ -412,8 +330,7 @@ impl Cluster {
     pub async fn wait_all_recovered(&mut self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         for i in 0..self.nodes.len() {
-            self.wait_recovered(i, deadline.saturating_duration_since(Instant::now()))
-                .await?;
+            self.wait_recovered(i, deadline.saturating_duration_since(Instant::now())).await?;
         }
         Ok(())
     }
@@ -424,29 +341,13 @@ impl Cluster {
     /// If one hasn't within 15 s.
     pub async fn wait_replicas(&mut self, stream: &str) -> anyhow::Result<()> {
         let context = self.jetstream().await?;
-        self.until(
-            Duration::from_secs(15),
-            "all replicas are current",
-            async |_: &mut Cluster| {
-                let info = context.get_stream(stream).await?.get_info().await?;
-                let replicas = info
-                    .cluster
-                    .map(|cluster| cluster.replicas)
-                    .unwrap_or_default();
-                ensure!(
-                    replicas.len() + 1 == info.config.num_replicas,
-                    "{} followers known",
-                    replicas.len()
-                );
-                ensure!(
-                    replicas
-                        .iter()
-                        .all(|replica| replica.current && replica.lag.unwrap_or(0) == 0),
-                    "{replicas:?}"
-                );
-                Ok(())
-            },
-        )
+        self.until(Duration::from_secs(15), "all replicas are current", async |_: &mut Cluster| {
+            let info = context.get_stream(stream).await?.get_info().await?;
+            let replicas = info.cluster.map(|cluster| cluster.replicas).unwrap_or_default();
+            ensure!(replicas.len() + 1 == info.config.num_replicas, "{} followers known", replicas.len());
+            ensure!(replicas.iter().all(|replica| replica.current && replica.lag.unwrap_or(0) == 0), "{replicas:?}");
+            Ok(())
+        })
         .await
     }
 
@@ -462,17 +363,9 @@ impl Cluster {
     ///
     /// # Errors
     /// As there.
-    pub async fn audit_with(
-        &self,
-        verifier: Verifier,
-        stream: &str,
-        ledger: &Ledger,
-    ) -> anyhow::Result<Report> {
+    pub async fn audit_with(&self, verifier: Verifier, stream: &str, ledger: &Ledger) -> anyhow::Result<Report> {
         let report = self.report(verifier, stream, ledger).await?;
-        ensure!(
-            report.confirmed > 0,
-            "the ledger is empty: nothing was tested"
-        );
+        ensure!(report.confirmed > 0, "the ledger is empty: nothing was tested");
         ensure!(report.is_clean(), "the audit of {stream} found:\n{report}");
         Ok(report)
     }
@@ -481,19 +374,9 @@ impl Cluster {
     ///
     /// # Errors
     /// If a node can't be reached.
-    pub async fn report(
-        &self,
-        verifier: Verifier,
-        stream: &str,
-        ledger: &Ledger,
-    ) -> anyhow::Result<Report> {
+    pub async fn report(&self, verifier: Verifier, stream: &str, ledger: &Ledger) -> anyhow::Result<Report> {
         let mut clients = Vec::new();
-        for (i, node) in self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| node.is_up())
-        {
+        for (i, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_up()) {
             clients.push((node.name().to_owned(), self.client(i).await?));
         }
         Ok(verifier.verify(&clients, stream, ledger).await?)
@@ -501,12 +384,7 @@ impl Cluster {
 
     /// Starts sampling the watermarks of every node.
     pub fn sample(&self) -> Sampler {
-        Sampler::start(
-            self.nodes
-                .iter()
-                .map(|node| (node.name().to_owned(), node.http()))
-                .collect(),
-        )
+        Sampler::start(self.nodes.iter().map(|node| (node.name().to_owned(), node.http())).collect())
     }
 
     /// Tries `attempt` every 100 ms until it succeeds.
@@ -551,9 +429,7 @@ async fn connect(servers: Vec<String>) -> anyhow::Result<Client> {
         .connection_timeout(Duration::from_secs(2))
         .ping_interval(Duration::from_secs(2))
         .request_timeout(Some(Duration::from_secs(3)))
-        .reconnect_delay_callback(|attempts| {
-            Duration::from_millis(if attempts < 2 { 10 } else { 100 })
-        });
+        .reconnect_delay_callback(|attempts| Duration::from_millis(if attempts < 2 { 10 } else { 100 }));
     if only_one {
         options = options.ignore_discovered_servers();
     }
@@ -572,8 +448,6 @@ async fn connect(servers: Vec<String>) -> anyhow::Result<Client> {
 /// # Errors
 /// If there's no answer within 3 s, or it isn't JSON.
 pub async fn api(client: &Client, subject: &str, body: &Value) -> anyhow::Result<Value> {
-    let answer = client
-        .request(format!("$JS.API.{subject}"), Bytes::from(body.to_string()))
-        .await?;
+    let answer = client.request(format!("$JS.API.{subject}"), Bytes::from(body.to_string())).await?;
     Ok(serde_json::from_slice(&answer.payload)?)
 }

@@ -64,31 +64,18 @@ impl Load {
     ///
     /// # Errors
     /// If a publisher can't connect.
-    pub async fn start(
-        cluster: &Cluster,
-        stream: &str,
-        ledger: &Ledger,
-        options: LoadOptions,
-    ) -> anyhow::Result<Load> {
+    pub async fn start(cluster: &Cluster, stream: &str, ledger: &Ledger, options: LoadOptions) -> anyhow::Result<Load> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = Vec::new();
         for id in 1..=options.publishers {
             let client: Client = cluster.any_client().await?;
-            let (ledger, stream, stop, options) = (
-                ledger.clone(),
-                stream.to_owned(),
-                Arc::clone(&stop),
-                options.clone(),
-            );
+            let (ledger, stream, stop, options) =
+                (ledger.clone(), stream.to_owned(), Arc::clone(&stop), options.clone());
             tasks.push(tokio::spawn(async move {
-                let publisher = Publisher::new(id)
-                    .payload(options.size)
-                    .rate(options.rate)
-                    .ack_timeout(options.ack_timeout);
+                let publisher =
+                    Publisher::new(id).payload(options.size).rate(options.rate).ack_timeout(options.ack_timeout);
                 let subject = |n: u64| format!("{}.{}", options.prefix, n % options.subjects);
-                publisher
-                    .run(&client, &stream, &ledger, subject, &Until::stopped(stop))
-                    .await
+                publisher.run(&client, &stream, &ledger, subject, &Until::stopped(stop)).await
             }));
         }
         Ok(Load { stop, tasks })
@@ -110,9 +97,5 @@ impl Load {
 
 /// The longest time any publisher went without a confirmation.
 pub fn longest_gap(published: &[Published]) -> Duration {
-    published
-        .iter()
-        .map(|run| run.longest_gap)
-        .max()
-        .unwrap_or_default()
+    published.iter().map(|run| run.longest_gap).max().unwrap_or_default()
 }

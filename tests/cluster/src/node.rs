@@ -25,15 +25,7 @@ pub struct Node {
 
 impl Node {
     pub(crate) fn new(index: usize, ports: Vec<Ports>, dir: PathBuf, always: bool) -> Node {
-        Node {
-            name: format!("n{}", index + 1),
-            dir,
-            index,
-            ports,
-            always,
-            child: None,
-            paused: false,
-        }
+        Node { name: format!("n{}", index + 1), dir, index, ports, always, child: None, paused: false }
     }
 
     /// `n1`, `n2`, `n3`.
@@ -71,21 +63,10 @@ impl Node {
             bail!("{} already runs", self.name);
         }
         fs::create_dir_all(&self.dir)?;
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log())?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
         let mut command = server.command(self.index, &self.ports, &self.dir, self.always)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .env_remove("RUST_BACKTRACE");
-        self.child = Some(
-            command
-                .spawn()
-                .with_context(|| format!("starting {}", self.name))?,
-        );
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).env_remove("RUST_BACKTRACE");
+        self.child = Some(command.spawn().with_context(|| format!("starting {}", self.name))?);
         Ok(())
     }
 
@@ -95,11 +76,7 @@ impl Node {
             && let Some(status) = child.try_wait()?
         {
             self.child = None;
-            bail!(
-                "{} ended by itself ({status}); its log ends:\n{}",
-                self.name,
-                self.log_tail()
-            );
+            bail!("{} ended by itself ({status}); its log ends:\n{}", self.name, self.log_tail());
         }
         Ok(())
     }
@@ -107,10 +84,7 @@ impl Node {
     /// `kill -9`, and waits until the process is gone. A paused one is killed as it stands.
     pub(crate) fn kill9(&mut self) -> anyhow::Result<()> {
         self.check_alive()?;
-        let mut child = self
-            .child
-            .take()
-            .with_context(|| format!("{} does not run", self.name))?;
+        let mut child = self.child.take().with_context(|| format!("{} does not run", self.name))?;
         self.paused = false;
         child.kill()?;
         child.wait()?;
@@ -121,10 +95,7 @@ impl Node {
     pub(crate) fn stop(&mut self, patience: Duration) -> anyhow::Result<()> {
         self.check_alive()?;
         self.signal(Signal::TERM)?;
-        let mut child = self
-            .child
-            .take()
-            .with_context(|| format!("{} does not run", self.name))?;
+        let mut child = self.child.take().with_context(|| format!("{} does not run", self.name))?;
         let deadline = Instant::now() + patience;
         let status: ExitStatus = loop {
             if let Some(status) = child.try_wait()? {
@@ -133,21 +104,13 @@ impl Node {
             if Instant::now() >= deadline {
                 child.kill()?;
                 child.wait()?;
-                bail!(
-                    "{} did not stop within {patience:?} of SIGTERM; its log ends:\n{}",
-                    self.name,
-                    self.log_tail()
-                );
+                bail!("{} did not stop within {patience:?} of SIGTERM; its log ends:\n{}", self.name, self.log_tail());
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         // nats-server ends with status 1 on SIGTERM; a signal or a panic is what must not be.
         if status.signal().is_some() || status.code().is_some_and(|code| code > 1) {
-            bail!(
-                "{} stopped with {status}; its log ends:\n{}",
-                self.name,
-                self.log_tail()
-            );
+            bail!("{} stopped with {status}; its log ends:\n{}", self.name, self.log_tail());
         }
         Ok(())
     }
@@ -170,14 +133,8 @@ impl Node {
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let child = self
-            .child
-            .as_ref()
-            .with_context(|| format!("{} does not run", self.name))?;
-        let pid = i32::try_from(child.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .context("a process id out of range")?;
+        let child = self.child.as_ref().with_context(|| format!("{} does not run", self.name))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process id out of range")?;
         Ok(kill_process(pid, signal)?)
     }
 

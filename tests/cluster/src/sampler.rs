@@ -36,8 +36,7 @@ impl Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let task = tokio::spawn(async move {
-            let (client, mut samples, mut before) =
-                (reqwest::Client::new(), Samples::default(), HashMap::new());
+            let (client, mut samples, mut before) = (reqwest::Client::new(), Samples::default(), HashMap::new());
             while !seen.load(Ordering::Relaxed) {
                 for (name, http) in &nodes {
                     if let Ok(recovery) = Recovery::get(&client, http).await {
@@ -64,29 +63,10 @@ impl Sampler {
 }
 
 impl Samples {
-    fn take(
-        &mut self,
-        node: &str,
-        boot: &str,
-        group: &Group,
-        before: &mut HashMap<(String, String), (String, u64)>,
-    ) {
+    fn take(&mut self, node: &str, boot: &str, group: &Group, before: &mut HashMap<(String, String), (String, u64)>) {
         self.taken += 1;
-        let stream = if group.stream.is_empty() {
-            "meta"
-        } else {
-            &group.stream
-        };
-        let Watermarks {
-            purged,
-            persisted,
-            stored,
-            applied,
-            committed,
-            accepted,
-            synced,
-            written,
-        } = group.watermarks;
+        let stream = if group.stream.is_empty() { "meta" } else { &group.stream };
+        let Watermarks { purged, persisted, stored, applied, committed, accepted, synced, written } = group.watermarks;
         let order = [
             ("purged", purged, "persisted", persisted),
             ("persisted", persisted, "stored", stored),
@@ -99,19 +79,16 @@ impl Samples {
         ];
         for (left, low, right, high) in order {
             if low > high {
-                self.violations
-                    .push(format!("{node} {stream}: {left} {low} > {right} {high}"));
+                self.violations.push(format!("{node} {stream}: {left} {low} > {right} {high}"));
             }
         }
         self.lagging += u64::from(persisted < applied);
-        if let Some(Snapshot {
-            index,
-            r#async: true,
-        }) = group.snapshot
-        {
+        if let Some(Snapshot { index, r#async: true }) = group.snapshot {
             self.with_async_snapshot += 1;
             if purged >= index {
-                self.violations.push(format!("{node} {stream}: the asynchronous snapshot at {index} has its log purged up to {purged}"));
+                self.violations.push(format!(
+                    "{node} {stream}: the asynchronous snapshot at {index} has its log purged up to {purged}"
+                ));
             }
         }
         // Within one boot, nothing that was synced is forgotten.
@@ -120,9 +97,7 @@ impl Samples {
             && last_boot == boot
             && persisted < last
         {
-            self.violations.push(format!(
-                "{node} {stream}: persisted went from {last} back to {persisted}"
-            ));
+            self.violations.push(format!("{node} {stream}: persisted went from {last} back to {persisted}"));
         }
     }
 }
@@ -132,21 +107,9 @@ mod tests {
     use super::*;
 
     fn group(marks: [u64; 8], snapshot: u64) -> Group {
-        let names = [
-            "purged",
-            "persisted",
-            "stored",
-            "applied",
-            "committed",
-            "accepted",
-            "synced",
-            "written",
-        ];
-        let marks: serde_json::Map<_, _> = names
-            .iter()
-            .zip(marks)
-            .map(|(name, mark)| ((*name).to_owned(), mark.into()))
-            .collect();
+        let names = ["purged", "persisted", "stored", "applied", "committed", "accepted", "synced", "written"];
+        let marks: serde_json::Map<_, _> =
+            names.iter().zip(marks).map(|(name, mark)| ((*name).to_owned(), mark.into())).collect();
         let durability = serde_json::json!({"sync_mode": "always", "allow_async_flush": true});
         serde_json::from_value(serde_json::json!({
             "stream": "S", "role": "Leader", "term": 1, "phase": "Recovered", "watermarks": marks,
@@ -168,44 +131,16 @@ mod tests {
     fn sees_each_violation() {
         let good = [10, 20, 30, 40, 50, 60, 45, 55];
         let samples = sample(&[group(good, 30)]);
-        assert_eq!(
-            (
-                samples.violations.len(),
-                samples.with_async_snapshot,
-                samples.lagging
-            ),
-            (0, 1, 1)
-        );
+        assert_eq!((samples.violations.len(), samples.with_async_snapshot, samples.lagging), (0, 1, 1));
         // Each mark moved just above the next one of its order.
-        for (i, value) in [
-            (0, 21),
-            (1, 31),
-            (2, 41),
-            (3, 51),
-            (4, 61),
-            (6, 56),
-            (7, 61),
-            (6, 19),
-        ] {
+        for (i, value) in [(0, 21), (1, 31), (2, 41), (3, 51), (4, 61), (6, 56), (7, 61), (6, 19)] {
             let mut bad = good;
             bad[i] = value;
-            assert_eq!(
-                sample(&[group(bad, 30)]).violations.len(),
-                1,
-                "mark {i} at {value}"
-            );
+            assert_eq!(sample(&[group(bad, 30)]).violations.len(), 1, "mark {i} at {value}");
         }
-        assert_eq!(
-            sample(&[group(good, 10)]).violations.len(),
-            1,
-            "the snapshot's log is purged"
-        );
+        assert_eq!(sample(&[group(good, 10)]).violations.len(), 1, "the snapshot's log is purged");
         let mut back = good;
         back[1] = 19;
-        assert_eq!(
-            sample(&[group(good, 30), group(back, 30)]).violations.len(),
-            1,
-            "persisted went back"
-        );
+        assert_eq!(sample(&[group(good, 30), group(back, 30)]).violations.len(), 1, "persisted went back");
     }
 }

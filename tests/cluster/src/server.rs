@@ -38,56 +38,26 @@ impl Server {
         }
         let path = path.canonicalize()?;
         let is_reference = path.file_name().is_some_and(|name| name == "nats-server");
-        Ok(if is_reference {
-            Server::NatsServer(path)
-        } else {
-            Server::Headwater(path)
-        })
+        Ok(if is_reference { Server::NatsServer(path) } else { Server::Headwater(path) })
     }
 
     /// The command that runs node `index` of `ports.len()`, keeping everything in `dir`.
-    pub(crate) fn command(
-        &self,
-        index: usize,
-        ports: &[Ports],
-        dir: &Path,
-        always: bool,
-    ) -> anyhow::Result<Command> {
-        let Ports {
-            client,
-            http,
-            cluster,
-        } = ports[index];
+    pub(crate) fn command(&self, index: usize, ports: &[Ports], dir: &Path, always: bool) -> anyhow::Result<Command> {
+        let Ports { client, http, cluster } = ports[index];
         let (name, store) = (format!("n{}", index + 1), dir.join("store"));
         match self {
             Server::Headwater(path) => {
-                let peers: Vec<_> = ports
-                    .iter()
-                    .enumerate()
-                    .map(|(i, p)| format!("n{}=127.0.0.1:{}", i + 1, p.cluster))
-                    .collect();
+                let peers: Vec<_> =
+                    ports.iter().enumerate().map(|(i, p)| format!("n{}=127.0.0.1:{}", i + 1, p.cluster)).collect();
                 let mut command = Command::new(path);
                 command.args(["node", "--name", &name]);
-                command.args([
-                    "--listen",
-                    &format!("127.0.0.1:{client}"),
-                    "--http",
-                    &format!("127.0.0.1:{http}"),
-                ]);
-                command.args([
-                    "--cluster-listen",
-                    &format!("127.0.0.1:{cluster}"),
-                    "--peers",
-                    &peers.join(","),
-                ]);
+                command.args(["--listen", &format!("127.0.0.1:{client}"), "--http", &format!("127.0.0.1:{http}")]);
+                command.args(["--cluster-listen", &format!("127.0.0.1:{cluster}"), "--peers", &peers.join(",")]);
                 command.arg("--store-dir").arg(store);
                 Ok(command)
             }
             Server::NatsServer(path) => {
-                let routes: Vec<_> = ports
-                    .iter()
-                    .map(|p| format!("\"nats://127.0.0.1:{}\"", p.cluster))
-                    .collect();
+                let routes: Vec<_> = ports.iter().map(|p| format!("\"nats://127.0.0.1:{}\"", p.cluster)).collect();
                 let sync = if always { "sync_interval: always" } else { "" };
                 let config = format!(
                     "server_name: {name}\nlisten: 127.0.0.1:{client}\nhttp: 127.0.0.1:{http}\n\
@@ -109,23 +79,10 @@ impl Server {
 fn beside_test() -> anyhow::Result<PathBuf> {
     // .../target/<profile>/deps/<test>-<hash>
     let test = std::env::current_exe()?;
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .context("the test runs outside a target directory")?;
-    let target = profile
-        .parent()
-        .context("the test runs outside a target directory")?;
-    let places = [
-        profile.to_owned(),
-        target.join("debug"),
-        target.join("release"),
-    ];
-    match places
-        .iter()
-        .map(|dir| dir.join("headwater"))
-        .find(|path| path.is_file())
-    {
+    let profile = test.parent().and_then(Path::parent).context("the test runs outside a target directory")?;
+    let target = profile.parent().context("the test runs outside a target directory")?;
+    let places = [profile.to_owned(), target.join("debug"), target.join("release")];
+    match places.iter().map(|dir| dir.join("headwater")).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => bail!(
             "no headwater binary to test: build it (cargo build -p headwater) or set HEADWATER_BIN; looked in {}",

@@ -35,7 +35,10 @@ fn linked(metadata: &Value, root: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 fn metadata() -> Value {
-    let out = Command::new(env!("CARGO")).args(["metadata", "--format-version", "1", "--locked"]).output().expect("cargo metadata");
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .output()
+        .expect("cargo metadata");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     serde_json::from_slice(&out.stdout).expect("metadata is JSON")
 }
@@ -44,7 +47,20 @@ fn metadata() -> Value {
 fn forbidden_edges_are_absent() {
     let metadata = metadata();
     let pure = ["headwater-protocol", "headwater-core", "headwater-crds", "headwater-plan"];
-    let runtimes = ["tokio", "async-std", "smol", "mio", "rustix", "openraft", "hyper", "reqwest", "axum", "rand", "kube-client", "kube-runtime"];
+    let runtimes = [
+        "tokio",
+        "async-std",
+        "smol",
+        "mio",
+        "rustix",
+        "openraft",
+        "hyper",
+        "reqwest",
+        "axum",
+        "rand",
+        "kube-client",
+        "kube-runtime",
+    ];
     let mut found = Vec::new();
     for crate_name in pure {
         let links = linked(&metadata, crate_name);

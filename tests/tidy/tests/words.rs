@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+#[expect(clippy::disallowed_methods, reason = "reads the sources, not a store")]
 fn tracked() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out = Command::new("git").args(["ls-files", "-z"]).current_dir(&root).output().expect("git ls-files");
@@ -32,7 +33,11 @@ fn no_unfinished_code() {
 fn openraft_is_named_in_one_module_only() {
     let offenders: Vec<_> = tracked()
         .into_iter()
-        .filter(|(n, t)| n.ends_with(".rs") && !n.starts_with("node/src/raft/") && (t.contains("openraft::") || t.contains("use openraft")))
+        .filter(|(n, t)| {
+            n.ends_with(".rs")
+                && !n.starts_with("node/src/raft/")
+                && (t.contains("openraft::") || t.contains("use openraft"))
+        })
         .map(|(n, _)| n)
         .collect();
     assert!(offenders.is_empty(), "openraft's types stay in node/src/raft: {offenders:?}");
@@ -58,9 +63,11 @@ fn every_invariant_is_mentioned_by_code() {
         .iter()
         .filter(|id| {
             let needle = format!("I-{id}");
-            !files.iter().any(|(n, t)| n.ends_with(".rs") && t.match_indices(&needle).any(|(at, _)| {
-                !t[at + needle.len()..].starts_with(|c: char| c.is_ascii_digit())
-            }))
+            !files.iter().any(|(n, t)| {
+                n.ends_with(".rs")
+                    && t.match_indices(&needle)
+                        .any(|(at, _)| !t[at + needle.len()..].starts_with(|c: char| c.is_ascii_digit()))
+            })
         })
         .collect();
     assert!(missing.is_empty(), "no code mentions I-{missing:?}");

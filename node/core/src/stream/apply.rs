@@ -1,4 +1,5 @@
-//! `apply`: one log entry onto the state. It decides nothing but whether the entry is void.
+//! `apply`: one log entry onto the state. It decides nothing but whether the entry is void, and is a function of state
+//! and entry only (I-10).
 
 use super::command::{BeginBody, Command, ConfigChange, Expire, Purge, decode_command};
 use super::limits::Discard;

@@ -24,12 +24,7 @@ pub(crate) struct FrameCache {
 
 impl FrameCache {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self {
-            frames: HashMap::new(),
-            order: VecDeque::new(),
-            bytes: 0,
-            bytes_max,
-        }
+        Self { frames: HashMap::new(), order: VecDeque::new(), bytes: 0, bytes_max }
     }
 
     pub(crate) fn get(&self, place: FramePlace) -> Option<Frame> {

@@ -16,10 +16,7 @@ impl Cursor {
     /// Stands before `from`.
     #[must_use]
     pub fn new(from: StreamSeq) -> Self {
-        Self {
-            next: from,
-            frame: None,
-        }
+        Self { next: from, frame: None }
     }
 
     /// The sequence that the next step starts looking at.

@@ -58,17 +58,9 @@ pub(crate) fn header(stream: StreamId, block: BlockNumber) -> Vec<u8> {
 }
 
 /// Checks a header page. The error names offset, expected and found.
-pub(crate) fn check_header(
-    page: &[u8],
-    stream: StreamId,
-    block: BlockNumber,
-) -> Result<(), (u64, String, String)> {
+pub(crate) fn check_header(page: &[u8], stream: StreamId, block: BlockNumber) -> Result<(), (u64, String, String)> {
     if page.len() < HEADER_PAGE as usize {
-        return Err((
-            0,
-            format!("a header page of {HEADER_PAGE} bytes"),
-            format!("{} bytes", page.len()),
-        ));
+        return Err((0, format!("a header page of {HEADER_PAGE} bytes"), format!("{} bytes", page.len())));
     }
     let expected = header(stream, block);
     let fields = [
@@ -82,11 +74,7 @@ pub(crate) fn check_header(
     for (at, len, what) in fields {
         if page[at..at + len] != expected[at..at + len] {
             let (expected, found) = (&expected[at..at + len], &page[at..at + len]);
-            return Err((
-                at as u64,
-                format!("{what} {expected:02x?}"),
-                format!("{found:02x?}"),
-            ));
+            return Err((at as u64, format!("{what} {expected:02x?}"), format!("{found:02x?}")));
         }
     }
     Ok(())
@@ -126,10 +114,7 @@ mod tests {
     fn golden_header() {
         let page = header(StreamId::new(7), BlockNumber::new(3));
         assert_eq!(page.len(), 4096);
-        assert_eq!(
-            &page[..40],
-            b"HWSBLOCK\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0"
-        );
+        assert_eq!(&page[..40], b"HWSBLOCK\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0");
         assert_eq!(u32_at(&page, 40), crc32c::crc32c(&page[..40]));
         assert!(page[44..].iter().all(|byte| *byte == 0));
         let (at, mark) = mark(BlockNumber::new(3), 0x1234, 5);
@@ -148,11 +133,7 @@ mod tests {
             assert_eq!(marked(&page, block), (synced, ticket));
         }
         page[1024 + 3] ^= 1;
-        assert_eq!(
-            marked(&page, block),
-            (6000, 2),
-            "a torn mark leaves the other"
-        );
+        assert_eq!(marked(&page, block), (6000, 2), "a torn mark leaves the other");
     }
 
     #[test]

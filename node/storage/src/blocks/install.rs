@@ -39,18 +39,10 @@ impl BlockInstaller {
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn begin(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        stream: StreamId,
-        block_bytes_max: u64,
-    ) -> Result<Self, FileError> {
+    pub fn begin(disk: Arc<dyn Disk>, dir: &Path, stream: StreamId, block_bytes_max: u64) -> Result<Self, FileError> {
         let blocks_dir = dir.join("blocks");
-        disk.create_dir_all(&blocks_dir)
-            .map_err(|error| FileError::io("create", &blocks_dir, error))?;
-        let next_block = list(disk.as_ref(), &blocks_dir)?
-            .last()
-            .map_or(BlockNumber::FIRST, |last| last.next());
+        disk.create_dir_all(&blocks_dir).map_err(|error| FileError::io("create", &blocks_dir, error))?;
+        let next_block = list(disk.as_ref(), &blocks_dir)?.last().map_or(BlockNumber::FIRST, |last| last.next());
         let job = FlushJob {
             stream,
             blocks_dir,
@@ -93,14 +85,12 @@ impl BlockInstaller {
         }
         let len = u64::from(header.len);
         let limit = self.block_bytes_max;
-        let fits = self.blocks.last().is_some_and(|block| {
-            block.valid_bytes + len <= limit || block.valid_bytes == HEADER_PAGE
-        });
+        let fits = self
+            .blocks
+            .last()
+            .is_some_and(|block| block.valid_bytes + len <= limit || block.valid_bytes == HEADER_PAGE);
         if !fits {
-            self.blocks.push(BlockExtent {
-                block: self.next_block,
-                valid_bytes: HEADER_PAGE,
-            });
+            self.blocks.push(BlockExtent { block: self.next_block, valid_bytes: HEADER_PAGE });
             self.next_block = self.next_block.next();
         }
         let Some(block) = self.blocks.last_mut() else {
@@ -108,11 +98,7 @@ impl BlockInstaller {
         };
         let bytes = frame.bytes().clone();
         self.gathered_bytes += bytes.len();
-        match self
-            .gathered
-            .last_mut()
-            .filter(|extent| extent.block == block.block)
-        {
+        match self.gathered.last_mut().filter(|extent| extent.block == block.block) {
             Some(extent) => extent.parts.push(bytes),
             None => self.gathered.push(Extent {
                 block: block.block,
@@ -122,11 +108,7 @@ impl BlockInstaller {
             }),
         }
         block.valid_bytes += len;
-        if self.gathered_bytes >= WRITE_BYTES {
-            self.write()
-        } else {
-            Ok(())
-        }
+        if self.gathered_bytes >= WRITE_BYTES { self.write() } else { Ok(()) }
     }
 
     fn write(&mut self) -> Result<(), FlushError> {
@@ -143,15 +125,9 @@ impl BlockInstaller {
     pub fn finish(mut self, state: CheckpointImage) -> Result<Checkpoint, FlushError> {
         self.write()?;
         self.job.sync(self.disk.as_ref())?;
-        let checkpoint = Checkpoint {
-            stream: self.stream,
-            state,
-            blocks: self.blocks,
-        };
+        let checkpoint = Checkpoint { stream: self.stream, state, blocks: self.blocks };
         let path = Checkpoint::path(&self.dir);
-        checkpoint
-            .publish(self.disk.as_ref(), &self.dir)
-            .map_err(|error| FlushError::io("publish", &path, &error))?;
+        checkpoint.publish(self.disk.as_ref(), &self.dir).map_err(|error| FlushError::io("publish", &path, &error))?;
         Ok(checkpoint)
     }
 }
@@ -164,18 +140,13 @@ pub fn remove_stream(disk: &dyn Disk, dir: &Path) -> Result<(), FileError> {
     // The checkpoint first: blocks without one are cut, a checkpoint without its blocks would be damage.
     let checkpoint = Checkpoint::path(dir);
     match disk.remove(&checkpoint) {
-        Ok(()) => disk
-            .sync_dir(dir)
-            .map_err(|error| FileError::io("sync", dir, error))?,
+        Ok(()) => disk.sync_dir(dir).map_err(|error| FileError::io("sync", dir, error))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(FileError::io("remove", &checkpoint, error)),
     }
-    disk.remove_dir_all(dir)
-        .map_err(|error| FileError::io("remove", dir, error))?;
+    disk.remove_dir_all(dir).map_err(|error| FileError::io("remove", dir, error))?;
     match dir.parent() {
-        Some(parent) => disk
-            .sync_dir(parent)
-            .map_err(|error| FileError::io("sync", parent, error)),
+        Some(parent) => disk.sync_dir(parent).map_err(|error| FileError::io("sync", parent, error)),
         None => Ok(()),
     }
 }

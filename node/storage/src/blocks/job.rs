@@ -52,12 +52,7 @@ pub enum FlushError {
 
 impl FlushError {
     pub(crate) fn io(op: &'static str, path: &Path, error: &io::Error) -> Self {
-        Self::Io {
-            op,
-            path: path.to_owned(),
-            kind: error.kind(),
-            message: error.to_string(),
-        }
+        Self::Io { op, path: path.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 }
 
@@ -164,29 +159,17 @@ impl FlushJob {
     /// Bytes of the extents.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.extents
-            .iter()
-            .flat_map(|extent| &extent.parts)
-            .map(|part| part.len() as u64)
-            .sum()
+        self.extents.iter().flat_map(|extent| &extent.parts).map(|part| part.len() as u64).sum()
     }
 
     /// Runs the whole job where it is called, reporting each stage.
-    pub fn run(
-        mut self,
-        disk: &dyn Disk,
-        barrier: &LogBarrier<'_>,
-        done: &mut dyn FnMut(FlushDone),
-    ) {
+    pub fn run(mut self, disk: &dyn Disk, barrier: &LogBarrier<'_>, done: &mut dyn FnMut(FlushDone)) {
         let stream = self.stream;
         let stored = self.write(disk).and_then(|()| self.sync(disk));
         match stored {
             Ok(()) => done(self.stored()),
             Err(error) => {
-                return done(FlushDone {
-                    stream,
-                    stage: FlushStage::Failed(error),
-                });
+                return done(FlushDone { stream, stage: FlushStage::Failed(error) });
             }
         }
         if let Some(second) = self.checkpoint(disk, barrier) {
@@ -202,38 +185,25 @@ impl FlushJob {
                 self.create(disk, extent.block, &path)?;
             }
             let file = self.open(disk, extent.block, &path)?;
-            let slices: Vec<IoSlice<'_>> =
-                extent.parts.iter().map(|part| IoSlice::new(part)).collect();
-            file.write_vectored_at(extent.offset, &slices)
-                .map_err(|error| FlushError::io("write", &path, &error))?;
+            let slices: Vec<IoSlice<'_>> = extent.parts.iter().map(|part| IoSlice::new(part)).collect();
+            file.write_vectored_at(extent.offset, &slices).map_err(|error| FlushError::io("write", &path, &error))?;
         }
-        if let Some(SyncMark {
-            block,
-            synced_bytes,
-            ticket,
-        }) = self.mark.take()
+        if let Some(SyncMark { block, synced_bytes, ticket }) = self.mark.take()
             && let Some(open) = self.file.as_ref().filter(|open| open.block == block)
         {
             let (at, bytes) = mark(block, synced_bytes, ticket);
             let result = open.file.write_at(at, &bytes);
-            result
-                .map_err(|error| FlushError::io("write", &path(&self.blocks_dir, block), &error))?;
+            result.map_err(|error| FlushError::io("write", &path(&self.blocks_dir, block), &error))?;
         }
         Ok(())
     }
 
     /// Starts a block: the one before it is synced first, its name is durable before it is used.
-    fn create(
-        &mut self,
-        disk: &dyn Disk,
-        block: BlockNumber,
-        path: &Path,
-    ) -> Result<(), FlushError> {
+    fn create(&mut self, disk: &dyn Disk, block: BlockNumber, path: &Path) -> Result<(), FlushError> {
         if let Some(before) = self.newest.filter(|newest| *newest < block) {
             let before_path = super::format::path(&self.blocks_dir, before);
             let file = self.open(disk, before, &before_path)?;
-            file.sync_data()
-                .map_err(|error| FlushError::io("sync", &before_path, &error))?;
+            file.sync_data().map_err(|error| FlushError::io("sync", &before_path, &error))?;
         }
         let create = || {
             let file = disk.create(path)?;
@@ -249,22 +219,12 @@ impl FlushJob {
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        disk: &dyn Disk,
-        block: BlockNumber,
-        path: &Path,
-    ) -> Result<Arc<dyn DiskFile>, FlushError> {
+    fn open(&mut self, disk: &dyn Disk, block: BlockNumber, path: &Path) -> Result<Arc<dyn DiskFile>, FlushError> {
         if let Some(open) = self.file.as_ref().filter(|open| open.block == block) {
             return Ok(Arc::clone(&open.file));
         }
-        let file = disk
-            .open(path)
-            .map_err(|error| FlushError::io("open", path, &error))?;
-        self.file = Some(OpenBlock {
-            block,
-            file: Arc::clone(&file),
-        });
+        let file = disk.open(path).map_err(|error| FlushError::io("open", path, &error))?;
+        self.file = Some(OpenBlock { block, file: Arc::clone(&file) });
         Ok(file)
     }
 
@@ -275,57 +235,32 @@ impl FlushJob {
         };
         let path = path(&self.blocks_dir, newest);
         let file = self.open(disk, newest, &path)?;
-        file.sync_data()
-            .map_err(|error| FlushError::io("sync", &path, &error))
+        file.sync_data().map_err(|error| FlushError::io("sync", &path, &error))
     }
 
     /// The report of stage 1.
     pub(crate) fn stored(&self) -> FlushDone {
-        let stage = FlushStage::Stored {
-            stored: self.upto,
-            synced: self.sync,
-            file: self.file.clone(),
-        };
-        FlushDone {
-            stream: self.stream,
-            stage,
-        }
+        let stage = FlushStage::Stored { stored: self.upto, synced: self.sync, file: self.file.clone() };
+        FlushDone { stream: self.stream, stage }
     }
 
     /// Stage 2; `None` if the job has none.
-    pub(crate) fn checkpoint(
-        &mut self,
-        disk: &dyn Disk,
-        barrier: &LogBarrier<'_>,
-    ) -> Option<FlushDone> {
+    pub(crate) fn checkpoint(&mut self, disk: &dyn Disk, barrier: &LogBarrier<'_>) -> Option<FlushDone> {
         let checkpoint = self.checkpoint.take()?;
         let persisted = checkpoint.state.applied.index;
         let stage = match self.publish(disk, barrier, &checkpoint) {
-            Ok(()) => FlushStage::Persisted {
-                persisted,
-                removed: std::mem::take(&mut self.dead),
-            },
+            Ok(()) => FlushStage::Persisted { persisted, removed: std::mem::take(&mut self.dead) },
             Err(error) => FlushStage::Failed(error),
         };
-        Some(FlushDone {
-            stream: self.stream,
-            stage,
-        })
+        Some(FlushDone { stream: self.stream, stage })
     }
 
-    fn publish(
-        &self,
-        disk: &dyn Disk,
-        barrier: &LogBarrier<'_>,
-        checkpoint: &Checkpoint,
-    ) -> Result<(), FlushError> {
+    fn publish(&self, disk: &dyn Disk, barrier: &LogBarrier<'_>, checkpoint: &Checkpoint) -> Result<(), FlushError> {
         if let Some(group) = self.log {
             barrier(group, checkpoint.state.applied.index).map_err(FlushError::Log)?;
         }
         let path = Checkpoint::path(&self.stream_dir);
-        checkpoint
-            .publish(disk, &self.stream_dir)
-            .map_err(|error| FlushError::io("publish", &path, &error))?;
+        checkpoint.publish(disk, &self.stream_dir).map_err(|error| FlushError::io("publish", &path, &error))?;
         for block in &self.dead {
             let path = super::format::path(&self.blocks_dir, *block);
             match disk.remove(&path) {

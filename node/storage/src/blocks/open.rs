@@ -67,18 +67,10 @@ impl StreamStore {
     ) -> Result<(Self, BlockScan), FileError> {
         let mut store = Self::empty(disk, dir, stream, options);
         let blocks_dir = store.blocks_dir.clone();
-        store
-            .disk
-            .create_dir_all(&blocks_dir)
-            .map_err(|error| FileError::io("create", &blocks_dir, error))?;
+        store.disk.create_dir_all(&blocks_dir).map_err(|error| FileError::io("create", &blocks_dir, error))?;
         if let Some(other) = checkpoint.filter(|checkpoint| checkpoint.stream != stream) {
             let path = Checkpoint::path(dir);
-            return Err(FileError::damaged(
-                &path,
-                32,
-                format!("stream {stream}"),
-                format!("stream {}", other.stream),
-            ));
+            return Err(FileError::damaged(&path, 32, format!("stream {stream}"), format!("stream {}", other.stream)));
         }
         let listed = checkpoint.map_or(&[][..], |checkpoint| &checkpoint.blocks);
         let applied = checkpoint.map(|checkpoint| checkpoint.state.applied.index);
@@ -94,30 +86,19 @@ impl StreamStore {
             }
         }
         let last = listed.last().map(|extent| extent.block);
-        let beyond: Vec<BlockNumber> = files
-            .iter()
-            .copied()
-            .filter(|block| last.is_none_or(|last| *block > last))
-            .collect();
+        let beyond: Vec<BlockNumber> =
+            files.iter().copied().filter(|block| last.is_none_or(|last| *block > last)).collect();
         let forgotten: Vec<BlockNumber> = files
             .iter()
             .copied()
             .filter(|block| {
-                last.is_some_and(|last| *block < last)
-                    && !listed.iter().any(|extent| extent.block == *block)
+                last.is_some_and(|last| *block < last) && !listed.iter().any(|extent| extent.block == *block)
             })
             .collect();
-        let mut changes = Changes {
-            remove: forgotten,
-            cut: None,
-        };
+        let mut changes = Changes { remove: forgotten, cut: None };
         match store.options.log {
-            StoreLog::Wal => {
-                store.cut_to_checkpoint(listed, &beyond, tail, &mut changes, &mut scan)?
-            }
-            StoreLog::Own => {
-                store.find_replay(listed, &beyond, tail, applied, &mut changes, &mut scan)?
-            }
+            StoreLog::Wal => store.cut_to_checkpoint(listed, &beyond, tail, &mut changes, &mut scan)?,
+            StoreLog::Own => store.find_replay(listed, &beyond, tail, applied, &mut changes, &mut scan)?,
         }
         store.carry_out(&changes)?;
         let reached = scan.replay.last().map(|frame| frame.index).or(applied);
@@ -128,30 +109,19 @@ impl StreamStore {
         if store.options.log == StoreLog::Wal {
             // Cut blocks keep their numbers. Without a log the numbers must have no gap, so there a block that
             // never held a frame gives its number back.
-            store.next_block = files
-                .last()
-                .map_or(store.next_block, |last| last.next().max(store.next_block));
+            store.next_block = files.last().map_or(store.next_block, |last| last.next().max(store.next_block));
         }
         Ok((store, scan))
     }
 
     /// Takes over a block the checkpoint lists. Returns what the file holds beyond the valid length.
-    fn adopt(
-        &mut self,
-        extent: BlockExtent,
-        visit: &mut dyn FnMut(&Frame),
-    ) -> Result<Beyond, FileError> {
+    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(&Frame)) -> Result<Beyond, FileError> {
         let BlockExtent { block, valid_bytes } = extent;
         let path = path(&self.blocks_dir, block);
         let bytes = match read_file(self.disk.as_ref(), &path) {
             Ok(bytes) => Bytes::from(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(FileError::damaged(
-                    &path,
-                    0,
-                    format!("a block of {valid_bytes} bytes"),
-                    "no file",
-                ));
+                return Err(FileError::damaged(&path, 0, format!("a block of {valid_bytes} bytes"), "no file"));
             }
             Err(error) => return Err(FileError::io("read", &path, error)),
         };
@@ -159,60 +129,25 @@ impl StreamStore {
             .map_err(|(at, expected, found)| FileError::damaged(&path, at, expected, found))?;
         if (bytes.len() as u64) < valid_bytes || valid_bytes < HEADER_PAGE {
             let found = format!("{} bytes", bytes.len());
-            return Err(FileError::damaged(
-                &path,
-                bytes.len() as u64,
-                format!("{valid_bytes} bytes"),
-                found,
-            ));
+            return Err(FileError::damaged(&path, bytes.len() as u64, format!("{valid_bytes} bytes"), found));
         }
         self.add_block(block, valid_bytes, valid_bytes);
         let valid = bytes.slice(..valid_bytes as usize);
         let walked = self.walk(block, &valid, HEADER_PAGE, visit);
         if let Err(Bad { offset, what }) = walked {
-            return Err(FileError::damaged(
-                &path,
-                offset,
-                "a frame the checkpoint covers",
-                what,
-            ));
+            return Err(FileError::damaged(&path, offset, "a frame the checkpoint covers", what));
         }
         let (synced_bytes, ticket) = marked(&bytes, block);
-        self.mark = Some(SyncMark {
-            block,
-            synced_bytes: valid_bytes,
-            ticket: ticket + 1,
-        });
-        Ok(Beyond {
-            block,
-            path,
-            valid_bytes,
-            bytes,
-            synced_bytes,
-        })
+        self.mark = Some(SyncMark { block, synced_bytes: valid_bytes, ticket: ticket + 1 });
+        Ok(Beyond { block, path, valid_bytes, bytes, synced_bytes })
     }
 
     /// Enters the frames of a block from `at` on into the index.
-    fn walk(
-        &mut self,
-        block: BlockNumber,
-        bytes: &Bytes,
-        at: u64,
-        visit: &mut dyn FnMut(&Frame),
-    ) -> Result<(), Bad> {
+    fn walk(&mut self, block: BlockNumber, bytes: &Bytes, at: u64, visit: &mut dyn FnMut(&Frame)) -> Result<(), Bad> {
         let mut at = at as usize;
         while at < bytes.len() {
-            let frame = frame_at(bytes, at, self.stream).map_err(|what| Bad {
-                offset: at as u64,
-                what,
-            })?;
-            self.index(
-                FramePlace {
-                    block,
-                    offset: at as u32,
-                },
-                &frame,
-            );
+            let frame = frame_at(bytes, at, self.stream).map_err(|what| Bad { offset: at as u64, what })?;
+            self.index(FramePlace { block, offset: at as u32 }, &frame);
             visit(&frame);
             at += frame.bytes().len();
         }
@@ -231,21 +166,13 @@ impl StreamStore {
         debug_assert_eq!(listed.is_empty(), tail.is_none());
         for block in beyond {
             let path = path(&self.blocks_dir, *block);
-            let file = self
-                .disk
-                .open_read(&path)
-                .map_err(|error| FileError::io("open", &path, error))?;
-            scan.cut_bytes += file
-                .len()
-                .map_err(|error| FileError::io("read", &path, error))?;
+            let file = self.disk.open_read(&path).map_err(|error| FileError::io("open", &path, error))?;
+            scan.cut_bytes += file.len().map_err(|error| FileError::io("read", &path, error))?;
         }
         changes.remove.extend_from_slice(beyond);
         if let Some(tail) = tail.filter(|tail| tail.bytes.len() as u64 > tail.valid_bytes) {
             scan.cut_bytes += tail.bytes.len() as u64 - tail.valid_bytes;
-            changes.cut = Some(Cut {
-                path: tail.path,
-                len: tail.valid_bytes,
-            });
+            changes.cut = Some(Cut { path: tail.path, len: tail.valid_bytes });
         }
         Ok(())
     }
@@ -272,8 +199,7 @@ impl StreamStore {
                 return Err(FileError::damaged(&missing, 0, "a block", "no file"));
             }
             previous = Some(*block);
-            let bytes = read_file(self.disk.as_ref(), &path)
-                .map_err(|error| FileError::io("read", &path, error))?;
+            let bytes = read_file(self.disk.as_ref(), &path).map_err(|error| FileError::io("read", &path, error))?;
             let bytes = Bytes::from(bytes);
             match check_header(&bytes, self.stream, *block) {
                 Ok(()) => {}
@@ -288,26 +214,14 @@ impl StreamStore {
             }
             self.add_block(*block, HEADER_PAGE, HEADER_PAGE);
             let (synced_bytes, ticket) = marked(&bytes, *block);
-            self.mark = Some(SyncMark {
-                block: *block,
-                synced_bytes: HEADER_PAGE,
-                ticket: ticket + 1,
-            });
-            parts.push(Beyond {
-                block: *block,
-                path,
-                valid_bytes: HEADER_PAGE,
-                bytes,
-                synced_bytes,
-            });
+            self.mark = Some(SyncMark { block: *block, synced_bytes: HEADER_PAGE, ticket: ticket + 1 });
+            parts.push(Beyond { block: *block, path, valid_bytes: HEADER_PAGE, bytes, synced_bytes });
         }
         let count = parts.len();
         for (nth, part) in parts.into_iter().enumerate() {
             let newest = nth + 1 == count;
             let mut found = Vec::new();
-            let walked = self.walk(part.block, &part.bytes, part.valid_bytes, &mut |frame| {
-                found.push(frame.clone())
-            });
+            let walked = self.walk(part.block, &part.bytes, part.valid_bytes, &mut |frame| found.push(frame.clone()));
             for frame in found {
                 scan.replay.push(ReplayFrame { index: next, frame });
                 next = next.next();
@@ -316,17 +230,11 @@ impl StreamStore {
             if let Err(bad) = walked {
                 end = bad.offset;
                 let torn = self.judge(&part, bad, newest)?;
-                changes.cut = Some(Cut {
-                    path: part.path.clone(),
-                    len: end,
-                });
+                changes.cut = Some(Cut { path: part.path.clone(), len: end });
                 scan.torn = Some(torn);
             } else if newest {
                 // Durable before anything is built on it: it may be in the page cache only.
-                changes.cut = Some(Cut {
-                    path: part.path.clone(),
-                    len: end,
-                });
+                changes.cut = Some(Cut { path: part.path.clone(), len: end });
             }
             if let Some(block) = self.block_mut(part.block) {
                 block.len = end;
@@ -354,12 +262,9 @@ impl StreamStore {
         };
         match expected {
             Some(expected) => Err(FileError::damaged(&part.path, offset, expected, what)),
-            None => Ok(TornBlock {
-                path: part.path.clone(),
-                offset,
-                bytes: part.bytes.len() as u64 - offset,
-                later_frames,
-            }),
+            None => {
+                Ok(TornBlock { path: part.path.clone(), offset, bytes: part.bytes.len() as u64 - offset, later_frames })
+            }
         }
     }
 
@@ -367,15 +272,10 @@ impl StreamStore {
         let Changes { remove, cut } = changes;
         for block in remove {
             let path = path(&self.blocks_dir, *block);
-            self.disk
-                .remove(&path)
-                .map_err(|error| FileError::io("remove", &path, error))?;
+            self.disk.remove(&path).map_err(|error| FileError::io("remove", &path, error))?;
         }
         if let Some(Cut { path, len }) = cut {
-            let file = self
-                .disk
-                .open(path)
-                .map_err(|error| FileError::io("open", path, error))?;
+            let file = self.disk.open(path).map_err(|error| FileError::io("open", path, error))?;
             let cut = || {
                 if file.len()? != *len {
                     file.set_len(*len)?;
@@ -385,9 +285,7 @@ impl StreamStore {
             cut().map_err(|error| FileError::io("cut", path, error))?;
         }
         // Names found may not be durable yet, and removed ones must not come back.
-        self.disk
-            .sync_dir(&self.blocks_dir)
-            .map_err(|error| FileError::io("sync", &self.blocks_dir, error))
+        self.disk.sync_dir(&self.blocks_dir).map_err(|error| FileError::io("sync", &self.blocks_dir, error))
     }
 }
 
@@ -419,13 +317,8 @@ struct Changes {
 
 /// The numbers of the block files, ascending.
 pub(crate) fn list(disk: &dyn Disk, blocks_dir: &Path) -> Result<Vec<BlockNumber>, FileError> {
-    let entries = disk
-        .list(blocks_dir)
-        .map_err(|error| FileError::io("list", blocks_dir, error))?;
-    let mut blocks: Vec<BlockNumber> = entries
-        .iter()
-        .filter_map(|entry| parse_name(&entry.name))
-        .collect();
+    let entries = disk.list(blocks_dir).map_err(|error| FileError::io("list", blocks_dir, error))?;
+    let mut blocks: Vec<BlockNumber> = entries.iter().filter_map(|entry| parse_name(&entry.name)).collect();
     blocks.sort_unstable();
     Ok(blocks)
 }
@@ -450,8 +343,6 @@ pub(crate) fn frame_at(bytes: &Bytes, at: usize, stream: StreamId) -> Result<Fra
 /// Whether a whole frame of this stream starts anywhere behind `offset`. Frames are not aligned.
 fn frames_behind(bytes: &Bytes, offset: u64, stream: StreamId) -> bool {
     (offset as usize + 1..bytes.len().saturating_sub(HEADER_LEN)).any(|at| {
-        bytes[at + 8] == VERSION
-            && u64_at(bytes, at + 16) == stream.get()
-            && frame_at(bytes, at, stream).is_ok()
+        bytes[at + 8] == VERSION && u64_at(bytes, at + 16) == stream.get() && frame_at(bytes, at, stream).is_ok()
     })
 }

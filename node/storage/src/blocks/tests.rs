@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameBuilder, FrameKind, RecordFlags};
-use headwater_core::ids::{
-    GroupId, LogIndex, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp,
-};
+use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp};
 use headwater_core::stream::Records;
 
 use super::*;
@@ -35,11 +33,7 @@ fn seq(raw: u64) -> StreamSeq {
 }
 
 fn options(log: StoreLog) -> StoreOptions {
-    StoreOptions {
-        block_bytes_max: 12 << 10,
-        cache_bytes_max: 2 << 10,
-        ..StoreOptions::new(log)
-    }
+    StoreOptions { block_bytes_max: 12 << 10, cache_bytes_max: 2 << 10, ..StoreOptions::new(log) }
 }
 
 fn payload(seq: u64, len: usize) -> Vec<u8> {
@@ -51,24 +45,9 @@ fn payload(seq: u64, len: usize) -> Vec<u8> {
 /// A frame with `count` messages from `base` on, of this payload size.
 fn messages(ordinal: u64, base: u64, count: u64, len: usize) -> Frame {
     let ts = Timestamp::new(1_000_000 + ordinal);
-    let mut frame = FrameBuilder::new(
-        FrameKind::Messages,
-        STREAM,
-        Term::new(1),
-        Ordinal::new(ordinal),
-        seq(base),
-        ts,
-    );
+    let mut frame = FrameBuilder::new(FrameKind::Messages, STREAM, Term::new(1), Ordinal::new(ordinal), seq(base), ts);
     for raw in base..base + count {
-        frame
-            .push_message(
-                ts,
-                b"orders.new",
-                b"",
-                &payload(raw, len),
-                RecordFlags::NONE,
-            )
-            .unwrap();
+        frame.push_message(ts, b"orders.new", b"", &payload(raw, len), RecordFlags::NONE).unwrap();
     }
     Frame::parse(frame.finish()).unwrap()
 }
@@ -76,14 +55,7 @@ fn messages(ordinal: u64, base: u64, count: u64, len: usize) -> Frame {
 /// A frame without messages.
 fn purge(ordinal: u64, base: u64) -> Frame {
     let ts = Timestamp::new(1_000_000 + ordinal);
-    let mut frame = FrameBuilder::new(
-        FrameKind::Purge,
-        STREAM,
-        Term::new(1),
-        Ordinal::new(ordinal),
-        seq(base),
-        ts,
-    );
+    let mut frame = FrameBuilder::new(FrameKind::Purge, STREAM, Term::new(1), Ordinal::new(ordinal), seq(base), ts);
     frame.push_body(b"{}").unwrap();
     Frame::parse(frame.finish()).unwrap()
 }
@@ -91,10 +63,7 @@ fn purge(ordinal: u64, base: u64) -> Frame {
 fn image(applied: u64) -> CheckpointImage {
     CheckpointImage {
         group: GroupId::new(9),
-        applied: LogPosition {
-            index: index(applied),
-            term: Term::new(1),
-        },
+        applied: LogPosition { index: index(applied), term: Term::new(1) },
         membership: Bytes::new(),
         snapshot: Bytes::new(),
         image: Bytes::from(format!("state at {applied}")),
@@ -103,34 +72,19 @@ fn image(applied: u64) -> CheckpointImage {
 }
 
 /// Opens the store as its checkpoint says. Returns the frames the checkpoint covers, too.
-fn open(
-    disk: &SimDisk,
-    options: StoreOptions,
-) -> Result<(StreamStore, BlockScan, Vec<Frame>), FileError> {
-    disk.create_dir_all(&dir())
-        .map_err(|error| FileError::io("create", &dir(), error))?;
+fn open(disk: &SimDisk, options: StoreOptions) -> Result<(StreamStore, BlockScan, Vec<Frame>), FileError> {
+    disk.create_dir_all(&dir()).map_err(|error| FileError::io("create", &dir(), error))?;
     let checkpoint = Checkpoint::load(disk, &dir())?;
     let mut covered = Vec::new();
-    let (store, scan) = StreamStore::open(
-        Arc::new(disk.clone()),
-        &dir(),
-        STREAM,
-        options,
-        checkpoint.as_ref(),
-        &mut |frame| {
+    let (store, scan) =
+        StreamStore::open(Arc::new(disk.clone()), &dir(), STREAM, options, checkpoint.as_ref(), &mut |frame| {
             covered.push(frame.clone());
-        },
-    )?;
+        })?;
     Ok((store, scan, covered))
 }
 
 /// Runs a job to its end in place. The log barrier is not of interest here.
-fn run(
-    store: &mut StreamStore,
-    disk: &SimDisk,
-    want: FlushWant,
-    image: Option<CheckpointImage>,
-) -> bool {
+fn run(store: &mut StreamStore, disk: &SimDisk, want: FlushWant, image: Option<CheckpointImage>) -> bool {
     let Some(job) = store.take_job(want, image) else {
         return false;
     };

@@ -33,12 +33,7 @@ impl LockGuard for FileLock {}
 
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o640)
-            .open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o640).open(path)?;
         Ok(Arc::new(RealFile { file }))
     }
 
@@ -48,12 +43,11 @@ impl Disk for RealDisk {
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile {
-            file: File::open(path)?,
-        }))
+        Ok(Arc::new(RealFile { file: File::open(path)? }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that renames; callers sync the folder")]
         fs::rename(from, to)
     }
 
@@ -100,11 +94,7 @@ impl Disk for RealDisk {
             };
             let meta = entry.metadata()?;
             let is_dir = meta.is_dir();
-            entries.push(DiskEntry {
-                name,
-                is_dir,
-                len: if is_dir { 0 } else { meta.len() },
-            });
+            entries.push(DiskEntry { name, is_dir, len: if is_dir { 0 } else { meta.len() } });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -115,13 +105,7 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o640)
-            .open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o640).open(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(FileLock { _file: file }))
     }
@@ -157,10 +141,7 @@ impl DiskFile for RealFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
-            match self
-                .file
-                .read_at(&mut buf[filled..], offset + filled as u64)
-            {
+            match self.file.read_at(&mut buf[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(got) => filled += got,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -267,12 +248,7 @@ mod tests {
         publish(&RealDisk, &path, b"one").unwrap();
         publish(&RealDisk, &path, b"two").unwrap();
         assert_eq!(read_file(&RealDisk, &path).unwrap(), b"two");
-        let names: Vec<String> = RealDisk
-            .list(&nested)
-            .unwrap()
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect();
+        let names: Vec<String> = RealDisk.list(&nested).unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["file"]);
     }
 

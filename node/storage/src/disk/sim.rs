@@ -73,29 +73,16 @@ enum ByteOp {
 
 #[derive(Clone)]
 enum NameOp {
-    Create {
-        path: PathBuf,
-        inode: u64,
-    },
-    Rename {
-        from: PathBuf,
-        to: PathBuf,
-        inode: u64,
-    },
-    Remove {
-        path: PathBuf,
-    },
-    RemoveTree {
-        path: PathBuf,
-    },
+    Create { path: PathBuf, inode: u64 },
+    Rename { from: PathBuf, to: PathBuf, inode: u64 },
+    Remove { path: PathBuf },
+    RemoveTree { path: PathBuf },
 }
 
 impl NameOp {
     fn dir(&self) -> Option<&Path> {
         match self {
-            Self::Create { path, .. } | Self::Remove { path } | Self::RemoveTree { path } => {
-                path.parent()
-            }
+            Self::Create { path, .. } | Self::Remove { path } | Self::RemoveTree { path } => path.parent(),
             Self::Rename { to, .. } => to.parent(),
         }
     }
@@ -175,9 +162,7 @@ impl SimDisk {
     /// A deep copy, to try several crashes from one point.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self {
-            inner: Arc::new(Mutex::new(self.inner.lock().clone())),
-        }
+        Self { inner: Arc::new(Mutex::new(self.inner.lock().clone())) }
     }
 
     /// Mutating operations so far: writes, syncs, names, length changes.
@@ -259,10 +244,7 @@ impl SimDisk {
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) {
         let mut inner = self.inner.lock();
         let inode = *inner.names.get(path).expect("file to damage exists");
-        let inode = inner
-            .inodes
-            .get_mut(&inode)
-            .expect("every name has an inode");
+        let inode = inner.inodes.get_mut(&inode).expect("every name has an inode");
         let at = offset as usize;
         inode.content[at] ^= 1 << bit;
         if let Some(byte) = inode.durable.get_mut(at) {
@@ -271,11 +253,7 @@ impl SimDisk {
     }
 
     fn file(&self, inode: u64, life: u64) -> Arc<dyn DiskFile> {
-        Arc::new(SimFile {
-            disk: self.clone(),
-            inode,
-            life,
-        })
+        Arc::new(SimFile { disk: self.clone(), inode, life })
     }
 }
 
@@ -335,12 +313,7 @@ impl Inner {
         self.locks.clear();
         self.faults.clear();
         self.stop_at = None;
-        let used: BTreeSet<u64> = self
-            .names
-            .values()
-            .chain(self.durable_names.values())
-            .copied()
-            .collect();
+        let used: BTreeSet<u64> = self.names.values().chain(self.durable_names.values()).copied().collect();
         let pending: BTreeSet<u64> = self
             .pending_names
             .iter()
@@ -349,33 +322,19 @@ impl Inner {
                 NameOp::Remove { .. } | NameOp::RemoveTree { .. } => None,
             })
             .collect();
-        self.inodes
-            .retain(|inode, _| used.contains(inode) || pending.contains(inode));
+        self.inodes.retain(|inode, _| used.contains(inode) || pending.contains(inode));
     }
 
     /// Directories are rarely renamed; here that is atomic and durable at once.
     fn rename_dir(&mut self, from: &Path, to: &Path) {
-        let moved = |path: &Path| {
-            path.strip_prefix(from)
-                .map_or_else(|_| path.to_owned(), |rest| to.join(rest))
-        };
-        self.names = std::mem::take(&mut self.names)
-            .into_iter()
-            .map(|(path, inode)| (moved(&path), inode))
-            .collect();
-        self.durable_names = std::mem::take(&mut self.durable_names)
-            .into_iter()
-            .map(|(path, inode)| (moved(&path), inode))
-            .collect();
-        self.dirs = std::mem::take(&mut self.dirs)
-            .into_iter()
-            .map(|path| moved(&path))
-            .collect();
+        let moved = |path: &Path| path.strip_prefix(from).map_or_else(|_| path.to_owned(), |rest| to.join(rest));
+        self.names = std::mem::take(&mut self.names).into_iter().map(|(path, inode)| (moved(&path), inode)).collect();
+        self.durable_names =
+            std::mem::take(&mut self.durable_names).into_iter().map(|(path, inode)| (moved(&path), inode)).collect();
+        self.dirs = std::mem::take(&mut self.dirs).into_iter().map(|path| moved(&path)).collect();
         for op in &mut self.pending_names {
             match op {
-                NameOp::Create { path, .. }
-                | NameOp::Remove { path }
-                | NameOp::RemoveTree { path } => {
+                NameOp::Create { path, .. } | NameOp::Remove { path } | NameOp::RemoveTree { path } => {
                     *path = moved(path);
                 }
                 NameOp::Rename { from, to, .. } => {
@@ -407,9 +366,7 @@ impl Inner {
         if life != self.life {
             return Err(io::Error::other("file handle from before the crash"));
         }
-        self.inodes
-            .get_mut(&inode)
-            .ok_or_else(|| io::Error::other("inode is gone"))
+        self.inodes.get_mut(&inode).ok_or_else(|| io::Error::other("inode is gone"))
     }
 }
 
@@ -425,10 +382,7 @@ fn done(pass: &Pass) -> io::Result<()> {
 }
 
 fn not_found(path: &Path) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotFound,
-        format!("no such file: {}", path.display()),
-    )
+    io::Error::new(io::ErrorKind::NotFound, format!("no such file: {}", path.display()))
 }
 
 impl Disk for SimDisk {
@@ -440,19 +394,13 @@ impl Disk for SimDisk {
             return Err(not_found(dir));
         }
         if inner.names.contains_key(path) {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                path.display().to_string(),
-            ));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, path.display().to_string()));
         }
         let inode = inner.next_inode;
         inner.next_inode += 1;
         inner.inodes.insert(inode, Inode::default());
         inner.names.insert(path.to_owned(), inode);
-        inner.pending_names.push(NameOp::Create {
-            path: path.to_owned(),
-            inode,
-        });
+        inner.pending_names.push(NameOp::Create { path: path.to_owned(), inode });
         done(&pass)?;
         Ok(self.file(inode, inner.life))
     }
@@ -471,9 +419,7 @@ impl Disk for SimDisk {
         let mut inner = self.inner.lock();
         let pass = inner.begin()?;
         if from.parent() != to.parent() {
-            return Err(io::Error::other(
-                "rename across directories is not part of the contract",
-            ));
+            return Err(io::Error::other("rename across directories is not part of the contract"));
         }
         if inner.dirs.contains(from) {
             inner.rename_dir(from, to);
@@ -481,11 +427,7 @@ impl Disk for SimDisk {
         }
         let inode = inner.names.remove(from).ok_or_else(|| not_found(from))?;
         inner.names.insert(to.to_owned(), inode);
-        inner.pending_names.push(NameOp::Rename {
-            from: from.to_owned(),
-            to: to.to_owned(),
-            inode,
-        });
+        inner.pending_names.push(NameOp::Rename { from: from.to_owned(), to: to.to_owned(), inode });
         done(&pass)
     }
 
@@ -496,9 +438,7 @@ impl Disk for SimDisk {
         }
         let pass = inner.begin()?;
         inner.names.remove(path);
-        inner.pending_names.push(NameOp::Remove {
-            path: path.to_owned(),
-        });
+        inner.pending_names.push(NameOp::Remove { path: path.to_owned() });
         done(&pass)
     }
 
@@ -506,9 +446,7 @@ impl Disk for SimDisk {
         let mut inner = self.inner.lock();
         let pass = inner.begin()?;
         inner.names.retain(|name, _| !name.starts_with(path));
-        inner.pending_names.push(NameOp::RemoveTree {
-            path: path.to_owned(),
-        });
+        inner.pending_names.push(NameOp::RemoveTree { path: path.to_owned() });
         inner.dirs.retain(|dir| !dir.starts_with(path));
         done(&pass)
     }
@@ -531,31 +469,13 @@ impl Disk for SimDisk {
             return Err(not_found(dir));
         }
         let mut entries = Vec::new();
-        let base_name = |path: &Path| {
-            path.file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-        };
-        for (path, inode) in inner
-            .names
-            .iter()
-            .filter(|(path, _)| path.parent() == Some(dir))
-        {
-            let len = inner
-                .inodes
-                .get(inode)
-                .map_or(0, |inode| inode.content.len() as u64);
-            entries.extend(base_name(path).map(|name| DiskEntry {
-                name,
-                is_dir: false,
-                len,
-            }));
+        let base_name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        for (path, inode) in inner.names.iter().filter(|(path, _)| path.parent() == Some(dir)) {
+            let len = inner.inodes.get(inode).map_or(0, |inode| inode.content.len() as u64);
+            entries.extend(base_name(path).map(|name| DiskEntry { name, is_dir: false, len }));
         }
         for path in inner.dirs.iter().filter(|path| path.parent() == Some(dir)) {
-            entries.extend(base_name(path).map(|name| DiskEntry {
-                name,
-                is_dir: true,
-                len: 0,
-            }));
+            entries.extend(base_name(path).map(|name| DiskEntry { name, is_dir: true, len: 0 }));
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -581,11 +501,7 @@ impl Disk for SimDisk {
         if !inner.locks.insert(path.to_owned()) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(Box::new(SimLock {
-            disk: self.clone(),
-            path: path.to_owned(),
-            life: inner.life,
-        }))
+        Ok(Box::new(SimLock { disk: self.clone(), path: path.to_owned(), life: inner.life }))
     }
 
     fn available_bytes(&self, _path: &Path) -> io::Result<u64> {
@@ -637,21 +553,12 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.change(ByteOp::Write {
-            offset: offset as usize,
-            bytes: bytes.to_vec(),
-        })
+        self.change(ByteOp::Write { offset: offset as usize, bytes: bytes.to_vec() })
     }
 
     fn write_vectored_at(&self, offset: u64, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let bytes = slices
-            .iter()
-            .flat_map(|slice| slice.iter().copied())
-            .collect();
-        self.change(ByteOp::Write {
-            offset: offset as usize,
-            bytes,
-        })
+        let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        self.change(ByteOp::Write { offset: offset as usize, bytes })
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
@@ -688,13 +595,7 @@ impl DiskFile for SimFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self
-            .disk
-            .inner
-            .lock()
-            .inode(self.inode, self.life)?
-            .content
-            .len() as u64)
+        Ok(self.disk.inner.lock().inode(self.inode, self.life)?.content.len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -702,11 +603,7 @@ impl DiskFile for SimFile {
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        if self.len()? < len {
-            self.set_len(len)
-        } else {
-            Ok(())
-        }
+        if self.len()? < len { self.set_len(len) } else { Ok(()) }
     }
 
     fn fill_zero(&self, from: u64, len: u64) -> io::Result<()> {

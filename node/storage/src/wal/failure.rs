@@ -42,12 +42,7 @@ pub enum WalFailure {
 
 impl WalFailure {
     pub(crate) fn io(op: &'static str, path: &Path, error: &io::Error) -> Self {
-        Self::Io {
-            op,
-            path: path.to_owned(),
-            kind: error.kind(),
-            message: error.to_string(),
-        }
+        Self::Io { op, path: path.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 }
 
@@ -98,11 +93,7 @@ pub enum WalError {
 
 impl WalError {
     pub(crate) fn io(op: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::Io {
-            op,
-            path: path.to_owned(),
-            source,
-        }
+        Self::Io { op, path: path.to_owned(), source }
     }
 }
 

@@ -72,10 +72,7 @@ impl GroupLog {
     /// Last live entry.
     pub(crate) fn last(&self) -> Option<LogPosition> {
         let slot = self.slots.back()?;
-        Some(LogPosition {
-            index: self.nth(self.slots.len() - 1),
-            term: slot.term,
-        })
+        Some(LogPosition { index: self.nth(self.slots.len() - 1), term: slot.term })
     }
 
     /// Index the next entry must have; `None` if any will do.
@@ -107,11 +104,7 @@ impl GroupLog {
         if self.slots.is_empty() {
             self.first = index;
         }
-        debug_assert_eq!(
-            self.nth(self.slots.len()),
-            index,
-            "entries of a group are contiguous"
-        );
+        debug_assert_eq!(self.nth(self.slots.len()), index, "entries of a group are contiguous");
         self.slots.push_back(slot);
     }
 
@@ -120,9 +113,7 @@ impl GroupLog {
         let keep = match index {
             None => 0,
             Some(index) if self.slots.is_empty() || index < self.first => 0,
-            Some(index) => {
-                usize::try_from(index.get() - self.first.get() + 1).unwrap_or(usize::MAX)
-            }
+            Some(index) => usize::try_from(index.get() - self.first.get() + 1).unwrap_or(usize::MAX),
         };
         if keep >= self.slots.len() {
             return Vec::new();
@@ -135,29 +126,20 @@ impl GroupLog {
         if self.slots.is_empty() || upto < self.first {
             return Vec::new();
         }
-        let count = usize::try_from(upto.get() - self.first.get() + 1)
-            .unwrap_or(usize::MAX)
-            .min(self.slots.len());
+        let count = usize::try_from(upto.get() - self.first.get() + 1).unwrap_or(usize::MAX).min(self.slots.len());
         let gone = self.slots.drain(..count).collect();
         self.first = LogIndex::new(self.first.get() + count as u64);
         gone
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = (LogIndex, &Slot)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .map(|(nth, slot)| (self.nth(nth), slot))
+        self.slots.iter().enumerate().map(|(nth, slot)| (self.nth(nth), slot))
     }
 
     /// Entries from `from` on.
     pub(crate) fn entries_from(&self, from: LogIndex) -> impl Iterator<Item = (LogIndex, &Slot)> {
-        let skip =
-            usize::try_from(from.get().saturating_sub(self.first.get())).unwrap_or(usize::MAX);
-        self.slots
-            .range(skip.min(self.slots.len())..)
-            .enumerate()
-            .map(move |(nth, slot)| (self.nth(skip + nth), slot))
+        let skip = usize::try_from(from.get().saturating_sub(self.first.get())).unwrap_or(usize::MAX);
+        self.slots.range(skip.min(self.slots.len())..).enumerate().map(move |(nth, slot)| (self.nth(skip + nth), slot))
     }
 
     /// Highest index whose record stands at or before `reached`: everything up to it has reached that state.
@@ -178,14 +160,7 @@ mod tests {
     fn log(from: u64, to: u64) -> GroupLog {
         let mut log = GroupLog::default();
         for index in from..=to {
-            let slot = Slot {
-                term: Term::new(1),
-                kind: 0,
-                len: 0,
-                lsn: Lsn(index),
-                place: None,
-                payload: None,
-            };
+            let slot = Slot { term: Term::new(1), kind: 0, len: 0, lsn: Lsn(index), place: None, payload: None };
             log.push(LogIndex::new(index), slot);
         }
         log

@@ -30,14 +30,9 @@ pub(super) fn open(
     mut options: WalOptions,
     inline: bool,
 ) -> Result<(Shared, WalScan), WalError> {
-    options.segment_bytes = options
-        .segment_bytes
-        .clamp(SEGMENT_BYTES_MIN, u64::from(u32::MAX))
-        / 8
-        * 8;
+    options.segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, u64::from(u32::MAX)) / 8 * 8;
     options.segments_target = options.segments_target.max(2);
-    disk.create_dir_all(dir)
-        .map_err(|error| WalError::io("create", dir, error))?;
+    disk.create_dir_all(dir).map_err(|error| WalError::io("create", dir, error))?;
     let found = scan(disk.as_ref(), dir, options.last_stop)?;
     if let ScanEnd::Corrupt(damage) = &found.end {
         return Err(damage.clone().into());
@@ -64,25 +59,14 @@ pub(super) fn open(
 
 /// A seed that differs per process, from the hasher keys of the standard library.
 fn random_seed() -> u64 {
-    std::collections::hash_map::RandomState::new()
-        .build_hasher()
-        .finish()
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 fn start(shared: &Shared, found: FoundLog) -> Result<(), WalError> {
-    let FoundLog {
-        end: _,
-        groups,
-        mut segments,
-        newest,
-        spares,
-    } = found;
+    let FoundLog { end: _, groups, mut segments, newest, spares } = found;
     let dir = &shared.dir;
     // Names that a killed process left unsynced must not vanish later, when we build on them.
-    shared
-        .disk
-        .sync_dir(dir)
-        .map_err(|error| WalError::io("sync", dir, error))?;
+    shared.disk.sync_dir(dir).map_err(|error| WalError::io("sync", dir, error))?;
     let unused = segments.split_off(newest.map_or(0, |newest| newest + 1));
     if let Some(newest) = segments.last() {
         seal(dir, newest)?;
@@ -92,45 +76,20 @@ fn start(shared: &Shared, found: FoundLog) -> Result<(), WalError> {
     for surplus in unused {
         // Prepared and never used, nor is any behind it.
         let path = segment::path(dir, surplus.header.seq);
-        shared
-            .disk
-            .remove(&path)
-            .map_err(|error| WalError::io("remove", &path, error))?;
-        shared
-            .disk
-            .sync_dir(dir)
-            .map_err(|error| WalError::io("sync", dir, error))?;
+        shared.disk.remove(&path).map_err(|error| WalError::io("remove", &path, error))?;
+        shared.disk.sync_dir(dir).map_err(|error| WalError::io("sync", dir, error))?;
     }
-    let mut spares: Vec<Spare> = spares
-        .into_iter()
-        .map(|seq| Spare {
-            path: segment::spare_path(dir, seq),
-        })
-        .collect();
+    let mut spares: Vec<Spare> = spares.into_iter().map(|seq| Spare { path: segment::spare_path(dir, seq) }).collect();
     while spares.len() > shared.options.spares_max {
         let Some(spare) = spares.pop() else { break };
-        shared
-            .disk
-            .remove(&spare.path)
-            .map_err(|error| WalError::io("remove", &spare.path, error))?;
+        shared.disk.remove(&spare.path).map_err(|error| WalError::io("remove", &spare.path, error))?;
     }
     let active = match active {
-        Some(active) => Prepared {
-            header: active.header,
-            capacity: active.len,
-            file: active.file,
-        },
+        Some(active) => Prepared { header: active.header, capacity: active.len, file: active.file },
         None => {
-            let seq = segments
-                .last()
-                .map_or(SegmentSeq::FIRST, |last| last.header.seq.next());
+            let seq = segments.last().map_or(SegmentSeq::FIRST, |last| last.header.seq.next());
             shared
-                .prepare(
-                    seq,
-                    spares.pop(),
-                    shared.options.segment_bytes,
-                    Fill::Reserve,
-                )
+                .prepare(seq, spares.pop(), shared.options.segment_bytes, Fill::Reserve)
                 .map_err(|error| WalError::io("prepare", &segment::path(dir, seq), error))?
         }
     };
@@ -165,52 +124,25 @@ fn start(shared: &Shared, found: FoundLog) -> Result<(), WalError> {
 fn seal(dir: &Path, newest: &FoundSegment) -> Result<(), WalError> {
     let path = segment::path(dir, newest.header.seq);
     if !newest.sealed {
-        let end = Head::plain(RecordType::End, GroupId::new(0)).encode(
-            newest.header.salt,
-            newest.end,
-            &[],
-        );
-        newest
-            .file
-            .write_at(newest.end, &end)
-            .map_err(|error| WalError::io("write", &path, error))?;
+        let end = Head::plain(RecordType::End, GroupId::new(0)).encode(newest.header.salt, newest.end, &[]);
+        newest.file.write_at(newest.end, &end).map_err(|error| WalError::io("write", &path, error))?;
     }
-    newest
-        .file
-        .sync_data()
-        .map_err(|error| WalError::io("sync", &path, error))
+    newest.file.sync_data().map_err(|error| WalError::io("sync", &path, error))
 }
 
 impl State {
     /// Takes over what the scan found of a group.
     fn adopt(&mut self, group: GroupId, found: FoundGroup) {
-        let FoundGroup {
-            vote,
-            committed,
-            purged,
-            entries,
-        } = found;
+        let FoundGroup { vote, committed, purged, entries } = found;
         let mut log = GroupLog::default();
         log.purged = purged.map(|(purged, _)| purged);
-        log.purge_record = StateRecord {
-            lsn: Lsn(0),
-            segment: purged.map(|(_, segment)| segment),
-        };
-        log.vote_record = StateRecord {
-            lsn: Lsn(0),
-            segment: vote.as_ref().map(|(_, segment)| *segment),
-        };
+        log.purge_record = StateRecord { lsn: Lsn(0), segment: purged.map(|(_, segment)| segment) };
+        log.vote_record = StateRecord { lsn: Lsn(0), segment: vote.as_ref().map(|(_, segment)| *segment) };
         log.vote = vote.map(|(vote, _)| vote);
         log.committed = committed.map(|(committed, _)| committed);
         log.committed_segment = committed.map(|(_, segment)| segment);
-        let states = LiveRefs {
-            states: 1,
-            ..LiveRefs::default()
-        };
-        for segment in [log.vote_record.segment, log.purge_record.segment]
-            .into_iter()
-            .flatten()
-        {
+        let states = LiveRefs { states: 1, ..LiveRefs::default() };
+        for segment in [log.vote_record.segment, log.purge_record.segment].into_iter().flatten() {
             self.retain(group, segment, states);
         }
         for (index, entry) in entries {
@@ -231,11 +163,7 @@ impl State {
     }
 
     fn retain(&mut self, group: GroupId, segment: SegmentSeq, refs: LiveRefs) {
-        if let Some(segment) = self
-            .segments
-            .iter_mut()
-            .find(|found| found.header.seq == segment)
-        {
+        if let Some(segment) = self.segments.iter_mut().find(|found| found.header.seq == segment) {
             segment.retain(group, refs);
         }
     }

@@ -86,14 +86,7 @@ pub(crate) struct Head {
 impl Head {
     /// A header with nothing but a type and a group.
     pub(crate) const fn plain(record: RecordType, group: GroupId) -> Self {
-        Self {
-            record,
-            rewritten: false,
-            kind: 0,
-            group,
-            term: Term::new(0),
-            index: None,
-        }
+        Self { record, rewritten: false, kind: 0, group, term: Term::new(0), index: None }
     }
 
     /// The 48 bytes in front of `payload`.
@@ -182,12 +175,7 @@ pub(crate) fn parse(bytes: &[u8], salt: u64) -> Parsed<'_> {
         index: (bytes[17] & FLAG_NO_INDEX == 0).then(|| LogIndex::new(u64_at(bytes, 40))),
     };
     let synced_bytes = u64::from(u32_at(bytes, 12)) * ALIGN as u64;
-    Parsed::Record(Found {
-        head,
-        synced_bytes,
-        payload,
-        padded_len: padded(len),
-    })
+    Parsed::Record(Found { head, synced_bytes, payload, padded_len: padded(len) })
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -247,19 +235,11 @@ mod tests {
         let mut bytes = head.encode(SALT, 4096, payload).to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(padded(bytes.len()), 0);
-        let expected = Found {
-            head,
-            synced_bytes: 4096,
-            payload,
-            padded_len: 56,
-        };
+        let expected = Found { head, synced_bytes: 4096, payload, padded_len: 56 };
         assert_eq!(parse(&bytes, SALT), Parsed::Record(expected));
         assert_eq!(parse(&bytes, SALT + 1), Parsed::Nothing);
         // Same low half, other life: the CRC still tells.
-        assert!(matches!(
-            parse(&bytes, SALT ^ (1 << 40)),
-            Parsed::Bad { .. }
-        ));
+        assert!(matches!(parse(&bytes, SALT ^ (1 << 40)), Parsed::Bad { .. }));
         assert_eq!(parse(&[0; 64], SALT), Parsed::Nothing);
     }
 
@@ -271,10 +251,7 @@ mod tests {
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 bytes[at] ^= 1 << bit;
-                assert!(
-                    !matches!(parse(&bytes, SALT), Parsed::Record(_)),
-                    "byte {at} bit {bit}"
-                );
+                assert!(!matches!(parse(&bytes, SALT), Parsed::Record(_)), "byte {at} bit {bit}");
                 bytes[at] ^= 1 << bit;
             }
         }

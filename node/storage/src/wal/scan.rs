@@ -6,6 +6,7 @@
 //!   prepared segment    (no record yet)
 //! ```
 //!
+//! Only the newest segment may end torn; any other bad record is corruption and is never skipped (I-8).
 //! Nothing here writes.
 
 use std::collections::BTreeMap;
@@ -125,10 +126,7 @@ struct Stop {
 impl FoundSegment {
     /// Whether a record of this life was ever written here.
     fn has_trace(&self) -> bool {
-        let stopped = self
-            .stop
-            .as_ref()
-            .is_some_and(|stop| stop.bad.is_some() || stop.later_records);
+        let stopped = self.stop.as_ref().is_some_and(|stop| stop.bad.is_some() || stop.later_records);
         self.records > 0 || self.sealed || stopped
     }
 }
@@ -145,11 +143,7 @@ pub(crate) struct FoundLog {
 
 impl FoundLog {
     pub(crate) fn report(&self) -> WalScan {
-        let groups = self
-            .groups
-            .iter()
-            .map(|(group, found)| found.report(*group))
-            .collect();
+        let groups = self.groups.iter().map(|(group, found)| found.report(*group)).collect();
         let segments = self
             .segments
             .iter()
@@ -161,11 +155,7 @@ impl FoundLog {
                 records: found.records,
             })
             .collect();
-        WalScan {
-            end: self.end.clone(),
-            groups,
-            segments,
-        }
+        WalScan { end: self.end.clone(), groups, segments }
     }
 
     /// The first hole in a group's entries.
@@ -174,11 +164,7 @@ impl FoundLog {
             let mut expected = found.purged.map(|(purged, _)| purged.index.next());
             for index in found.entries.keys() {
                 if let Some(expected) = expected.filter(|expected| expected != index) {
-                    return Some(WalError::Hole {
-                        group: *group,
-                        expected,
-                        found: *index,
-                    });
+                    return Some(WalError::Hole { group: *group, expected, found: *index });
                 }
                 expected = Some(index.next());
             }
@@ -189,10 +175,7 @@ impl FoundLog {
 
 impl FoundGroup {
     fn report(&self, group: GroupId) -> GroupScan {
-        let position = |(index, entry): (&LogIndex, &FoundEntry)| LogPosition {
-            index: *index,
-            term: entry.term,
-        };
+        let position = |(index, entry): (&LogIndex, &FoundEntry)| LogPosition { index: *index, term: entry.term };
         GroupScan {
             group,
             vote: self.vote.as_ref().map(|(vote, _)| vote.clone()),
@@ -200,11 +183,7 @@ impl FoundGroup {
             purged: self.purged.map(|(purged, _)| purged),
             first: self.entries.first_key_value().map(position),
             last: self.entries.last_key_value().map(position),
-            entry_bytes: self
-                .entries
-                .values()
-                .map(|entry| u64::from(entry.len))
-                .sum(),
+            entry_bytes: self.entries.values().map(|entry| u64::from(entry.len)).sum(),
         }
     }
 
@@ -228,31 +207,19 @@ impl FoundGroup {
 
 fn apply(groups: &mut BTreeMap<GroupId, FoundGroup>, found: &Found<'_>, place: Place) {
     let head = &found.head;
-    let position = head.index.map(|index| LogPosition {
-        index,
-        term: head.term,
-    });
+    let position = head.index.map(|index| LogPosition { index, term: head.term });
     match head.record {
         RecordType::Append => {
             let Some(index) = head.index else { return };
-            let entry = FoundEntry {
-                term: head.term,
-                kind: head.kind,
-                len: found.payload.len() as u32,
-                place,
-            };
-            groups
-                .entry(head.group)
-                .or_default()
-                .append(head, index, entry);
+            let entry = FoundEntry { term: head.term, kind: head.kind, len: found.payload.len() as u32, place };
+            groups.entry(head.group).or_default().append(head, index, entry);
         }
         RecordType::Vote => {
             let vote = Bytes::copy_from_slice(found.payload);
             groups.entry(head.group).or_default().vote = Some((vote, place.segment));
         }
         RecordType::Committed => {
-            groups.entry(head.group).or_default().committed =
-                position.map(|position| (position, place.segment));
+            groups.entry(head.group).or_default().committed = position.map(|position| (position, place.segment));
         }
         RecordType::TruncateAfter => {
             let entries = &mut groups.entry(head.group).or_default().entries;
@@ -264,10 +231,7 @@ fn apply(groups: &mut BTreeMap<GroupId, FoundGroup>, found: &Found<'_>, place: P
         RecordType::PurgeUpto => {
             let group = groups.entry(head.group).or_default();
             let Some(upto) = position else { return };
-            if group
-                .purged
-                .is_none_or(|(purged, _)| purged.index <= upto.index)
-            {
+            if group.purged.is_none_or(|(purged, _)| purged.index <= upto.index) {
                 group.purged = Some((upto, place.segment));
                 group.entries = group.entries.split_off(&upto.index.next());
             }
@@ -288,27 +252,15 @@ pub(crate) fn walk(bytes: &[u8], salt: u64, mut visit: impl FnMut(u64, &Found<'_
             Parsed::Record(found) => {
                 visit(at as u64, &found);
                 if found.head.record == RecordType::End {
-                    return Walked {
-                        end: at as u64,
-                        sealed: true,
-                        bad: None,
-                    };
+                    return Walked { end: at as u64, sealed: true, bad: None };
                 }
                 at += found.padded_len;
             }
             Parsed::Nothing => {
-                return Walked {
-                    end: at as u64,
-                    sealed: false,
-                    bad: None,
-                };
+                return Walked { end: at as u64, sealed: false, bad: None };
             }
             Parsed::Bad { expected, found } => {
-                return Walked {
-                    end: at as u64,
-                    sealed: false,
-                    bad: Some((expected, found)),
-                };
+                return Walked { end: at as u64, sealed: false, bad: Some((expected, found)) };
             }
         }
     }
@@ -323,11 +275,7 @@ pub(crate) struct Walked {
 
 /// Looks for valid records behind the place where the walk ended.
 fn look_behind(bytes: &[u8], salt: u64, walked: &Walked, synced: u64) -> Stop {
-    let mut stop = Stop {
-        bad: walked.bad,
-        later_records: false,
-        synced,
-    };
+    let mut stop = Stop { bad: walked.bad, later_records: false, synced };
     let mut at = walked.end as usize + ALIGN;
     while at + HEADER_LEN <= bytes.len() {
         match parse(&bytes[at..], salt) {
@@ -345,8 +293,7 @@ fn look_behind(bytes: &[u8], salt: u64, walked: &Walked, synced: u64) -> Stop {
 fn read_segment(disk: &dyn Disk, path: &Path) -> io::Result<(Arc<dyn DiskFile>, Vec<u8>)> {
     // Read-only first: an inspection must work on a read-only mount.
     let file = disk.open(path).or_else(|_| disk.open_read(path))?;
-    let len = usize::try_from(file.len()?)
-        .map_err(|_| io::Error::other("segment is larger than memory"))?;
+    let len = usize::try_from(file.len()?).map_err(|_| io::Error::other("segment is larger than memory"))?;
     let mut bytes = vec![0; len];
     read_exact_at(file.as_ref(), 0, &mut bytes)?;
     Ok((file, bytes))
@@ -371,13 +318,7 @@ pub(crate) fn list(disk: &dyn Disk, dir: &Path) -> io::Result<(Vec<SegmentSeq>, 
 /// Reads the whole directory.
 pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<FoundLog, WalError> {
     let (live, spares) = list(disk, dir).map_err(|error| WalError::io("list", dir, error))?;
-    let mut log = FoundLog {
-        end: ScanEnd::Clean,
-        groups: BTreeMap::new(),
-        segments: Vec::new(),
-        newest: None,
-        spares,
-    };
+    let mut log = FoundLog { end: ScanEnd::Clean, groups: BTreeMap::new(), segments: Vec::new(), newest: None, spares };
     let mut damage: Option<Damage> = None;
     // The first segment without an end record; records behind it do not count until we know it is the newest.
     let mut open_ended: Option<usize> = None;
@@ -402,16 +343,11 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
             }));
             break;
         }
-        let (file, bytes) =
-            read_segment(disk, &path).map_err(|error| WalError::io("read", &path, error))?;
+        let (file, bytes) = read_segment(disk, &path).map_err(|error| WalError::io("read", &path, error))?;
         let header = match SegmentHeader::decode(&bytes) {
             Ok(header) if header.seq == *seq => header,
             Ok(header) => {
-                damage = damage.or(Some(damaged(
-                    24,
-                    &format!("segment {seq}"),
-                    format!("segment {}", header.seq),
-                )));
+                damage = damage.or(Some(damaged(24, &format!("segment {seq}"), format!("segment {}", header.seq))));
                 break;
             }
             Err(what) => {
@@ -427,14 +363,7 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
             synced = synced.max(found.synced_bytes);
             records += u64::from(found.head.record != RecordType::End);
             if counts {
-                apply(
-                    groups,
-                    found,
-                    Place {
-                        segment: *seq,
-                        offset,
-                    },
-                );
+                apply(groups, found, Place { segment: *seq, offset });
             }
         });
         let stop = (!walked.sealed).then(|| look_behind(&bytes, header.salt, &walked, synced));
@@ -452,9 +381,7 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
         });
     }
     log.newest = log.segments.iter().rposition(FoundSegment::has_trace);
-    let judged = log
-        .newest
-        .and_then(|newest| judge(dir, &log.segments, newest, last_stop));
+    let judged = log.newest.and_then(|newest| judge(dir, &log.segments, newest, last_stop));
     log.end = match (judged, damage) {
         // The earlier one in the log wins.
         (Some(ScanEnd::Corrupt(first)), _) | (_, Some(first)) => ScanEnd::Corrupt(first),
@@ -465,15 +392,8 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
 }
 
 /// Torn tail or corruption? `None` if the log ends clean.
-fn judge(
-    dir: &Path,
-    segments: &[FoundSegment],
-    newest: usize,
-    last_stop: LastStop,
-) -> Option<ScanEnd> {
-    let (found, stop) = segments[..=newest]
-        .iter()
-        .find_map(|found| found.stop.as_ref().map(|stop| (found, stop)))?;
+fn judge(dir: &Path, segments: &[FoundSegment], newest: usize, last_stop: LastStop) -> Option<ScanEnd> {
+    let (found, stop) = segments[..=newest].iter().find_map(|found| found.stop.as_ref().map(|stop| (found, stop)))?;
     let seq = found.header.seq;
     let is_newest = seq == segments[newest].header.seq;
     let corrupt = if !is_newest {
@@ -486,19 +406,11 @@ fn judge(
         None
     };
     if let Some(expected) = corrupt {
-        let what = stop
-            .bad
-            .map_or("no record".to_owned(), |(stored, computed)| {
-                format!("crc {stored:08x} over bytes with {computed:08x}")
-            });
+        let what = stop.bad.map_or("no record".to_owned(), |(stored, computed)| {
+            format!("crc {stored:08x} over bytes with {computed:08x}")
+        });
         let path = segment::path(dir, seq);
-        return Some(ScanEnd::Corrupt(Damage {
-            segment: seq,
-            path,
-            offset: found.end,
-            expected,
-            found: what,
-        }));
+        return Some(ScanEnd::Corrupt(Damage { segment: seq, path, offset: found.end, expected, found: what }));
     }
     (stop.bad.is_some() || stop.later_records).then_some(ScanEnd::TornTail {
         segment: seq,

@@ -123,40 +123,25 @@ impl SegmentHeader {
     /// What is wrong, with expected and found.
     pub(crate) fn decode(page: &[u8]) -> Result<Self, String> {
         if page.len() < HEADER_BYTES {
-            return Err(format!(
-                "segment header: expected {HEADER_BYTES} bytes, found {}",
-                page.len()
-            ));
+            return Err(format!("segment header: expected {HEADER_BYTES} bytes, found {}", page.len()));
         }
         if &page[0..8] != MAGIC {
-            return Err(format!(
-                "segment magic: expected {MAGIC:02x?}, found {:02x?}",
-                &page[0..8]
-            ));
+            return Err(format!("segment magic: expected {MAGIC:02x?}, found {:02x?}", &page[0..8]));
         }
         let stored = u32_at(page, CRC_AT);
         let found = crc32c::crc32c(&page[..CRC_AT]);
         if stored != found {
-            return Err(format!(
-                "segment header crc: expected {stored:08x}, found {found:08x}"
-            ));
+            return Err(format!("segment header crc: expected {stored:08x}, found {found:08x}"));
         }
         let version = u32_at(page, 8);
         if version != VERSION {
-            return Err(format!(
-                "segment version: expected {VERSION}, found {version}"
-            ));
+            return Err(format!("segment version: expected {VERSION}, found {version}"));
         }
         let (codec, key_id) = (u32_at(page, 12), u32_at(page, 16));
         if codec != 0 || key_id != 0 {
-            return Err(format!(
-                "segment codec and key: expected 0 and 0, found {codec} and {key_id}"
-            ));
+            return Err(format!("segment codec and key: expected 0 and 0, found {codec} and {key_id}"));
         }
-        Ok(Self {
-            seq: SegmentSeq(u64_at(page, 24)),
-            salt: u64_at(page, 32),
-        })
+        Ok(Self { seq: SegmentSeq(u64_at(page, 24)), salt: u64_at(page, 32) })
     }
 }
 
@@ -224,23 +209,19 @@ mod tests {
 
     #[test]
     fn golden_header() {
-        let page = SegmentHeader {
-            seq: SegmentSeq(7),
-            salt: 0x0102_0304_0506_0708,
-        }
-        .encode();
+        let page = SegmentHeader { seq: SegmentSeq(7), salt: 0x0102_0304_0506_0708 }.encode();
         assert_eq!(page.len(), 4096);
-        assert_eq!(&page[..40], b"HWWALSEG\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(
+            &page[..40],
+            b"HWWALSEG\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01"
+        );
         assert_eq!(u32_at(&page, 40), crc32c::crc32c(&page[..40]));
         assert!(page[44..].iter().all(|byte| *byte == 0));
     }
 
     #[test]
     fn a_flipped_header_bit_is_named() {
-        let good = SegmentHeader {
-            seq: SegmentSeq(7),
-            salt: 1,
-        };
+        let good = SegmentHeader { seq: SegmentSeq(7), salt: 1 };
         let mut page = good.encode();
         assert_eq!(SegmentHeader::decode(&page), Ok(good));
         for at in 0..HEADER_BYTES {
@@ -253,14 +234,8 @@ mod tests {
 
     #[test]
     fn only_our_names_are_read() {
-        assert_eq!(
-            parse_name("0000000012.wal"),
-            Some(FileName::Live(SegmentSeq(12)))
-        );
-        assert_eq!(
-            parse_name("0000000012.spare"),
-            Some(FileName::Spare(SegmentSeq(12)))
-        );
+        assert_eq!(parse_name("0000000012.wal"), Some(FileName::Live(SegmentSeq(12))));
+        assert_eq!(parse_name("0000000012.spare"), Some(FileName::Spare(SegmentSeq(12))));
         assert_eq!(parse_name("12.wal"), None);
         assert_eq!(parse_name("0000000012.wal.tmp"), None);
         assert_eq!(parse_name("lost+found"), None);

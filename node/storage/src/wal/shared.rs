@@ -16,9 +16,7 @@ use super::failure::{Damage, WalFailure};
 use super::index::{Lsn, Place};
 use super::options::WalOptions;
 use super::record::{HEADER_LEN, Head, Parsed, RecordType, parse};
-use super::segment::{
-    self, END_RESERVE, HEADER_PAGE, Prepared, Segment, SegmentHeader, SegmentSeq, capacity_for,
-};
+use super::segment::{self, END_RESERVE, HEADER_PAGE, Prepared, Segment, SegmentHeader, SegmentSeq, capacity_for};
 use super::state::{Queued, Seal, Spare, State};
 use crate::disk::{Disk, DiskFile};
 
@@ -54,10 +52,7 @@ pub(crate) struct Salts {
 
 impl Salts {
     pub(crate) fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            drawn: AtomicU64::new(0),
-        }
+        Self { seed, drawn: AtomicU64::new(0) }
     }
 
     pub(crate) fn draw(&self, seq: SegmentSeq) -> u64 {
@@ -120,17 +115,14 @@ impl Shared {
             };
             let mut run = Vec::new();
             let mut end = active.end;
-            while let Some(queued) = batch.pop_front_if(|queued| {
-                end + queued.padded_len() as u64 + END_RESERVE <= active.capacity
-            }) {
+            while let Some(queued) =
+                batch.pop_front_if(|queued| end + queued.padded_len() as u64 + END_RESERVE <= active.capacity)
+            {
                 end += queued.padded_len() as u64;
                 run.push(queued);
             }
-            let result = if run.is_empty() {
-                self.roll(&active, next_len)
-            } else {
-                self.write_run(&active, &run, scratch)
-            };
+            let result =
+                if run.is_empty() { self.roll(&active, next_len) } else { self.write_run(&active, &run, scratch) };
             if let Err(failure) = result {
                 self.fail(failure);
                 return true;
@@ -152,21 +144,14 @@ impl Shared {
         })
     }
 
-    fn write_run(
-        &self,
-        active: &Active,
-        run: &[Queued],
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), WalFailure> {
+    fn write_run(&self, active: &Active, run: &[Queued], scratch: &mut Vec<u8>) -> Result<(), WalFailure> {
         scratch.clear();
         // (end of the scratch part, payload that follows it)
         let mut cuts: Vec<(usize, &Bytes)> = Vec::new();
         let mut at = active.end;
         let mut bytes = 0;
         for queued in run {
-            let header = queued
-                .head
-                .encode(active.salt, active.synced, &queued.payload);
+            let header = queued.head.encode(active.salt, active.synced, &queued.payload);
             scratch.extend_from_slice(&header);
             if queued.payload.len() <= COPY_BYTES_MAX {
                 scratch.extend_from_slice(&queued.payload);
@@ -199,17 +184,10 @@ impl Shared {
                 queued.lsn,
                 &queued.head,
                 queued.payload.len() as u32,
-                Place {
-                    segment: active.seq,
-                    offset: at,
-                },
+                Place { segment: active.seq, offset: at },
             );
             at += queued.padded_len() as u64;
-            if let Some(interval) = state
-                .groups
-                .get(&queued.head.group)
-                .and_then(|log| log.interval)
-            {
+            if let Some(interval) = state.groups.get(&queued.head.group).and_then(|log| log.interval) {
                 delay = Some(delay.map_or(interval, |delay| delay.min(interval)));
             }
         }
@@ -232,8 +210,7 @@ impl Shared {
 
     /// Ends the active segment and moves on to the prepared one.
     fn roll(&self, active: &Active, next_len: u64) -> Result<(), WalFailure> {
-        let end =
-            Head::plain(RecordType::End, GroupId::new(0)).encode(active.salt, active.synced, &[]);
+        let end = Head::plain(RecordType::End, GroupId::new(0)).encode(active.salt, active.synced, &[]);
         active
             .file
             .write_at(active.end, &end)
@@ -254,31 +231,16 @@ impl Shared {
                 retried = true;
                 state.prepare_error = None;
             }
-            state.prepare_error.is_some()
-                || state
-                    .prepared
-                    .as_ref()
-                    .is_some_and(|next| next.capacity >= wanted)
+            state.prepare_error.is_some() || state.prepared.as_ref().is_some_and(|next| next.capacity >= wanted)
         })?;
         let mut state = self.state.lock();
         if let Some(error) = state.prepare_error.clone() {
             return Err(error);
         }
-        let Some(Prepared {
-            header,
-            file,
-            capacity,
-        }) = state.prepared.take()
-        else {
+        let Some(Prepared { header, file, capacity }) = state.prepared.take() else {
             return Err(WalFailure::ShutDown);
         };
-        state.segments.push_back(Segment {
-            header,
-            file,
-            capacity,
-            live: hashbrown::HashMap::new(),
-            obsoleted_by: 0,
-        });
+        state.segments.push_back(Segment { header, file, capacity, live: hashbrown::HashMap::new(), obsoleted_by: 0 });
         state.seal = Seal::Open;
         state.active_end = HEADER_PAGE;
         state.active_synced = HEADER_PAGE;
@@ -327,13 +289,7 @@ impl Shared {
             let Some((seq, file)) = state.active_file() else {
                 return false;
             };
-            (
-                seq,
-                file,
-                state.written,
-                state.active_end,
-                state.seal == Seal::Written,
-            )
+            (seq, file, state.written, state.active_end, state.seal == Seal::Written)
         };
         if let Err(error) = file.sync_data() {
             self.fail(WalFailure::io("sync", &self.path(seq), &error));
@@ -370,10 +326,7 @@ impl Shared {
     pub(crate) fn prepare_step(&self) -> bool {
         let (next, prepared, spare, wanted) = {
             let mut state = self.state.lock();
-            let enough = state
-                .prepared
-                .as_ref()
-                .is_some_and(|next| next.capacity >= state.capacity_wanted);
+            let enough = state.prepared.as_ref().is_some_and(|next| next.capacity >= state.capacity_wanted);
             if enough || state.failure.is_some() || state.prepare_error.is_some() {
                 return false;
             }
@@ -382,11 +335,7 @@ impl Shared {
             };
             let next = active.header.seq.next();
             let prepared = state.prepared.take();
-            let spare = if prepared.is_none() {
-                state.spares.pop()
-            } else {
-                None
-            };
+            let spare = if prepared.is_none() { state.spares.pop() } else { None };
             (next, prepared, spare, state.capacity_wanted)
         };
         let result = match prepared {
@@ -412,10 +361,7 @@ impl Shared {
         capacity: u64,
         fill: Fill,
     ) -> io::Result<Prepared> {
-        let header = SegmentHeader {
-            seq,
-            salt: self.salts.draw(seq),
-        };
+        let header = SegmentHeader { seq, salt: self.salts.draw(seq) };
         let path = self.path(seq);
         let (from, file) = match spare {
             Some(spare) => {
@@ -443,11 +389,7 @@ impl Shared {
             Ok(len.max(capacity))
         })();
         match result {
-            Ok(capacity) => Ok(Prepared {
-                header,
-                file,
-                capacity,
-            }),
+            Ok(capacity) => Ok(Prepared { header, file, capacity }),
             Err(error) => {
                 // Give half-filled space back. That this fails too is no news.
                 let _ = self.disk.remove(&from);
@@ -467,17 +409,13 @@ impl Shared {
             let Some(segment) = state.retire_oldest() else {
                 return false;
             };
-            let recycle = state.spares.len() < self.options.spares_max
-                && segment.capacity == self.options.segment_bytes;
+            let recycle =
+                state.spares.len() < self.options.spares_max && segment.capacity == self.options.segment_bytes;
             (segment, recycle)
         };
         let path = self.path(segment.header.seq);
         let spare = segment::spare_path(&self.dir, segment.header.seq);
-        let result = if recycle {
-            self.disk.rename(&path, &spare)
-        } else {
-            self.disk.remove(&path)
-        };
+        let result = if recycle { self.disk.rename(&path, &spare) } else { self.disk.remove(&path) };
         match result.and_then(|()| self.disk.sync_dir(&self.dir)) {
             Ok(()) => {
                 if recycle {
@@ -520,10 +458,7 @@ impl Shared {
     fn pick_rewrites(&self) -> Option<Vec<Pick>> {
         let mut state = self.state.lock();
         let busy = state.failure.is_some() || state.closing || state.damage.is_some();
-        if busy
-            || state.written < state.rewriting_until
-            || state.segments.len() <= self.options.segments_target
-        {
+        if busy || state.written < state.rewriting_until || state.segments.len() <= self.options.segments_target {
             return None;
         }
         let oldest = state.segments.front()?;
@@ -540,11 +475,7 @@ impl Shared {
             .filter(|(_, live)| live.entry_bytes <= self.options.rewrite_group_bytes_max)
             .map(|(group, _)| *group)
             .collect();
-        let total: u64 = small
-            .iter()
-            .filter_map(|group| oldest.live.get(group))
-            .map(|live| live.entry_bytes)
-            .sum();
+        let total: u64 = small.iter().filter_map(|group| oldest.live.get(group)).map(|live| live.entry_bytes).sum();
         // Rewriting a well-filled segment would only move the problem; its groups need a checkpoint.
         if small.is_empty() || total > self.options.segment_bytes / 4 {
             return None;
@@ -571,16 +502,10 @@ impl Shared {
             Err(error) => return Err(damage(error.to_string())),
         }
         match parse(&bytes, source.salt) {
-            Parsed::Record(found) if found.payload.len() == len as usize => {
-                Ok(Bytes::from(bytes).slice(HEADER_LEN..))
-            }
-            Parsed::Record(found) => {
-                Err(damage(format!("payload of {} bytes", found.payload.len())))
-            }
+            Parsed::Record(found) if found.payload.len() == len as usize => Ok(Bytes::from(bytes).slice(HEADER_LEN..)),
+            Parsed::Record(found) => Err(damage(format!("payload of {} bytes", found.payload.len()))),
             Parsed::Nothing => Err(damage("no record".into())),
-            Parsed::Bad { expected, found } => Err(damage(format!(
-                "crc {expected:08x} over bytes with {found:08x}"
-            ))),
+            Parsed::Bad { expected, found } => Err(damage(format!("crc {expected:08x} over bytes with {found:08x}"))),
         }
     }
 }
@@ -630,10 +555,7 @@ impl State {
         let source = |offset| Source {
             file: Arc::clone(&segment.file),
             salt: segment.header.salt,
-            place: Place {
-                segment: seq,
-                offset,
-            },
+            place: Place { segment: seq, offset },
         };
         let mut picks = Vec::new();
         for group in groups {
@@ -643,33 +565,15 @@ impl State {
             if log.vote_record.segment == Some(seq)
                 && let Some(vote) = &log.vote
             {
-                let head = Head {
-                    rewritten: true,
-                    ..Head::plain(RecordType::Vote, *group)
-                };
-                picks.push(Pick {
-                    head,
-                    source: source(0),
-                    len: 0,
-                    payload: Some(vote.clone()),
-                });
+                let head = Head { rewritten: true, ..Head::plain(RecordType::Vote, *group) };
+                picks.push(Pick { head, source: source(0), len: 0, payload: Some(vote.clone()) });
             }
             if log.purge_record.segment == Some(seq)
                 && let Some(purged) = log.purged
             {
                 let plain = Head::plain(RecordType::PurgeUpto, *group);
-                let head = Head {
-                    rewritten: true,
-                    term: purged.term,
-                    index: Some(purged.index),
-                    ..plain
-                };
-                picks.push(Pick {
-                    head,
-                    source: source(0),
-                    len: 0,
-                    payload: Some(Bytes::new()),
-                });
+                let head = Head { rewritten: true, term: purged.term, index: Some(purged.index), ..plain };
+                picks.push(Pick { head, source: source(0), len: 0, payload: Some(Bytes::new()) });
             }
             for (index, slot) in log.entries() {
                 let Some(place) = slot.place.filter(|place| place.segment == seq) else {
@@ -683,12 +587,7 @@ impl State {
                     term: slot.term,
                     index: Some(index),
                 };
-                picks.push(Pick {
-                    head,
-                    source: source(place.offset),
-                    len: slot.len,
-                    payload: slot.payload.clone(),
-                });
+                picks.push(Pick { head, source: source(place.offset), len: slot.len, payload: slot.payload.clone() });
             }
         }
         picks
@@ -701,28 +600,17 @@ impl State {
         };
         match head.record {
             RecordType::Vote => {
-                let Some(vote) = log
-                    .vote
-                    .clone()
-                    .filter(|_| log.vote_record.segment == Some(from.segment))
-                else {
+                let Some(vote) = log.vote.clone().filter(|_| log.vote_record.segment == Some(from.segment)) else {
                     return;
                 };
                 let lsn = self.enqueue(*head, vote);
                 self.group(head.group).vote_record.lsn = lsn;
             }
             RecordType::PurgeUpto => {
-                let Some(purged) = log
-                    .purged
-                    .filter(|_| log.purge_record.segment == Some(from.segment))
-                else {
+                let Some(purged) = log.purged.filter(|_| log.purge_record.segment == Some(from.segment)) else {
                     return;
                 };
-                let head = Head {
-                    index: Some(purged.index),
-                    term: purged.term,
-                    ..*head
-                };
+                let head = Head { index: Some(purged.index), term: purged.term, ..*head };
                 let lsn = self.enqueue(head, payload);
                 self.group(head.group).purge_record.lsn = lsn;
             }

@@ -190,41 +190,16 @@ impl State {
     pub(crate) fn check_order(&self, group: GroupId, first: LogIndex) -> Result<(), WalFailure> {
         let expected = self.groups.get(&group).and_then(GroupLog::expected_next);
         match expected {
-            Some(expected) if expected != first => Err(WalFailure::OutOfOrder {
-                group,
-                expected,
-                found: first,
-            }),
+            Some(expected) if expected != first => Err(WalFailure::OutOfOrder { group, expected, found: first }),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn append(
-        &mut self,
-        group: GroupId,
-        index: LogIndex,
-        term: Term,
-        kind: u8,
-        payload: Bytes,
-    ) -> Lsn {
+    pub(crate) fn append(&mut self, group: GroupId, index: LogIndex, term: Term, kind: u8, payload: Bytes) -> Lsn {
         self.groups.entry(group).or_default();
-        let head = Head {
-            record: RecordType::Append,
-            rewritten: false,
-            kind,
-            group,
-            term,
-            index: Some(index),
-        };
+        let head = Head { record: RecordType::Append, rewritten: false, kind, group, term, index: Some(index) };
         let lsn = self.enqueue(head, payload.clone());
-        let slot = Slot {
-            term,
-            kind,
-            len: payload.len() as u32,
-            lsn,
-            place: None,
-            payload: Some(payload),
-        };
+        let slot = Slot { term, kind, len: payload.len() as u32, lsn, place: None, payload: Some(payload) };
         self.group(group).push(index, slot);
         lsn
     }
@@ -240,13 +215,7 @@ impl State {
 
     pub(crate) fn truncate_after(&mut self, group: GroupId, index: Option<LogIndex>) -> Lsn {
         self.groups.entry(group).or_default();
-        let lsn = self.enqueue(
-            Head {
-                index,
-                ..Head::plain(RecordType::TruncateAfter, group)
-            },
-            Bytes::new(),
-        );
+        let lsn = self.enqueue(Head { index, ..Head::plain(RecordType::TruncateAfter, group) }, Bytes::new());
         let gone = self.group(group).truncate_after(index);
         self.release_slots(group, &gone, lsn);
         lsn
@@ -257,11 +226,7 @@ impl State {
         if log.purged.is_some_and(|purged| purged.index >= upto.index) {
             return log.purge_record.lsn;
         }
-        let head = Head {
-            index: Some(upto.index),
-            term: upto.term,
-            ..Head::plain(RecordType::PurgeUpto, group)
-        };
+        let head = Head { index: Some(upto.index), term: upto.term, ..Head::plain(RecordType::PurgeUpto, group) };
         let lsn = self.enqueue(head, Bytes::new());
         let log = self.group(group);
         log.purged = Some(upto);
@@ -349,14 +314,7 @@ impl State {
 
     fn release_state(&mut self, group: GroupId, segment: Option<SegmentSeq>, by: Lsn) {
         if let Some(segment) = segment.and_then(|seq| self.segment_mut(seq)) {
-            segment.release(
-                group,
-                LiveRefs {
-                    states: 1,
-                    ..LiveRefs::default()
-                },
-                by.0,
-            );
+            segment.release(group, LiveRefs { states: 1, ..LiveRefs::default() }, by.0);
         }
     }
 
@@ -391,50 +349,28 @@ impl State {
                     segment.retain(group, refs);
                 }
                 if first_time {
-                    self.cache(
-                        group,
-                        head.index.unwrap_or_default(),
-                        lsn,
-                        payload_len as usize,
-                    );
+                    self.cache(group, head.index.unwrap_or_default(), lsn, payload_len as usize);
                 }
             }
             RecordType::Vote | RecordType::PurgeUpto => {
-                let record = if head.record == RecordType::Vote {
-                    &mut log.vote_record
-                } else {
-                    &mut log.purge_record
-                };
+                let record = if head.record == RecordType::Vote { &mut log.vote_record } else { &mut log.purge_record };
                 if record.lsn != lsn {
                     return;
                 }
                 let old = record.segment.replace(place.segment);
                 self.release_state(group, old, lsn);
                 if let Some(segment) = self.segment_mut(place.segment) {
-                    segment.retain(
-                        group,
-                        LiveRefs {
-                            states: 1,
-                            ..LiveRefs::default()
-                        },
-                    );
+                    segment.retain(group, LiveRefs { states: 1, ..LiveRefs::default() });
                 }
             }
             RecordType::Committed => log.committed_segment = Some(place.segment),
-            RecordType::TruncateAfter
-            | RecordType::GroupDrop
-            | RecordType::Mark
-            | RecordType::End => {}
+            RecordType::TruncateAfter | RecordType::GroupDrop | RecordType::Mark | RecordType::End => {}
         }
     }
 
     /// Counts a payload as cached, and lets the oldest ones go.
     fn cache(&mut self, group: GroupId, index: LogIndex, lsn: Lsn, len: usize) {
-        let held = self
-            .groups
-            .get(&group)
-            .and_then(|log| log.slot(index))
-            .is_some_and(|slot| slot.payload.is_some());
+        let held = self.groups.get(&group).and_then(|log| log.slot(index)).is_some_and(|slot| slot.payload.is_some());
         if !held {
             return;
         }
@@ -445,10 +381,7 @@ impl State {
             let Some(oldest) = self.cache.pop_front() else {
                 break;
             };
-            let slot = self
-                .groups
-                .get_mut(&oldest.group)
-                .and_then(|log| log.slot_mut(oldest.index));
+            let slot = self.groups.get_mut(&oldest.group).and_then(|log| log.slot_mut(oldest.index));
             if let Some(slot) = slot.filter(|slot| slot.lsn == oldest.lsn) {
                 slot.payload = None;
                 self.cached_bytes -= slot.len as usize;
@@ -463,9 +396,7 @@ impl State {
     }
 
     fn front_is_stale(&self) -> bool {
-        self.cache
-            .front()
-            .is_some_and(|cached| !is_cached(&self.groups, cached))
+        self.cache.front().is_some_and(|cached| !is_cached(&self.groups, cached))
     }
 
     /// The writer finished everything up to `upto`.
@@ -480,16 +411,11 @@ impl State {
         self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
         if let (Some(now), Some(delay)) = (now, delay) {
             let deadline = now + delay;
-            self.interval_deadline = Some(
-                self.interval_deadline
-                    .map_or(deadline, |at| at.min(deadline)),
-            );
+            self.interval_deadline = Some(self.interval_deadline.map_or(deadline, |at| at.min(deadline)));
         }
         let mut ready = Ready::default();
         while self.on_written.front().is_some_and(|(lsn, _)| *lsn <= upto) {
-            ready
-                .ok
-                .extend(self.on_written.pop_front().map(|(_, done)| done));
+            ready.ok.extend(self.on_written.pop_front().map(|(_, done)| done));
         }
         if !self.on_room.is_empty() && self.has_room() {
             ready.room = std::mem::take(&mut self.on_room);
@@ -502,10 +428,7 @@ impl State {
         self.synced = self.synced.max(upto);
         let later = self.on_synced.split_off(&(Lsn(self.synced.0 + 1), 0));
         let now = std::mem::replace(&mut self.on_synced, later);
-        Ready {
-            ok: now.into_values().collect(),
-            ..Ready::default()
-        }
+        Ready { ok: now.into_values().collect(), ..Ready::default() }
     }
 
     /// Whether the sync thread has a reason to sync now.
@@ -519,11 +442,7 @@ impl State {
         if self.written <= self.synced {
             return false;
         }
-        let waits = self
-            .on_synced
-            .keys()
-            .next()
-            .is_some_and(|(lsn, _)| *lsn <= self.written);
+        let waits = self.on_synced.keys().next().is_some_and(|(lsn, _)| *lsn <= self.written);
         waits || (self.sync_floor > self.synced && self.sync_floor <= self.written)
     }
 
@@ -553,26 +472,17 @@ impl State {
         let mut err: Vec<Done> = self.on_written.drain(..).map(|(_, done)| done).collect();
         err.extend(std::mem::take(&mut self.on_synced).into_values());
         let room = std::mem::take(&mut self.on_room);
-        let report = if first {
-            self.options.on_failure.clone()
-        } else {
-            None
-        };
-        Ready {
-            ok: Vec::new(),
-            err,
-            room,
-            failure: Some(failure),
-            report,
-        }
+        let report = if first { self.options.on_failure.clone() } else { None };
+        Ready { ok: Vec::new(), err, room, failure: Some(failure), report }
     }
 
     /// Whether the oldest segment is needed by nobody, and what made it so is synced.
     pub(crate) fn oldest_is_dead(&self) -> bool {
         self.segments.len() > 1
-            && self.segments.front().is_some_and(|oldest| {
-                oldest.live.is_empty() && Lsn(oldest.obsoleted_by) <= self.synced
-            })
+            && self
+                .segments
+                .front()
+                .is_some_and(|oldest| oldest.live.is_empty() && Lsn(oldest.obsoleted_by) <= self.synced)
     }
 
     /// Takes the oldest segment out; its committed records are repeated with the next write.
@@ -599,8 +509,7 @@ impl State {
     }
 
     pub(crate) fn active_file(&self) -> Option<(SegmentSeq, Arc<dyn DiskFile>)> {
-        self.active()
-            .map(|active| (active.header.seq, Arc::clone(&active.file)))
+        self.active().map(|active| (active.header.seq, Arc::clone(&active.file)))
     }
 }
 
@@ -613,11 +522,7 @@ fn is_cached(groups: &HashMap<GroupId, GroupLog>, cached: &Cached) -> bool {
 
 /// What an entry of this payload length occupies.
 pub(crate) fn entry_refs(payload_len: u32) -> LiveRefs {
-    LiveRefs {
-        entries: 1,
-        entry_bytes: padded(HEADER_LEN + payload_len as usize) as u64,
-        states: 0,
-    }
+    LiveRefs { entries: 1, entry_bytes: padded(HEADER_LEN + payload_len as usize) as u64, states: 0 }
 }
 
 /// Callbacks to run after unlocking.
@@ -632,13 +537,7 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) fn run(self) {
-        let Self {
-            ok,
-            err,
-            room,
-            failure,
-            report,
-        } = self;
+        let Self { ok, err, room, failure, report } = self;
         for done in ok {
             done(Ok(()));
         }

@@ -22,12 +22,7 @@ fn dir() -> PathBuf {
 }
 
 fn small() -> WalOptions {
-    WalOptions {
-        segment_bytes: 16 << 10,
-        cache_bytes_max: 4 << 10,
-        segments_target: 3,
-        ..WalOptions::default()
-    }
+    WalOptions { segment_bytes: 16 << 10, cache_bytes_max: 4 << 10, segments_target: 3, ..WalOptions::default() }
 }
 
 fn group(id: u64) -> GroupId {
@@ -39,10 +34,7 @@ fn index(raw: u64) -> LogIndex {
 }
 
 fn at(raw: u64, term: u64) -> LogPosition {
-    LogPosition {
-        index: index(raw),
-        term: Term::new(term),
-    }
+    LogPosition { index: index(raw), term: Term::new(term) }
 }
 
 /// A payload that tells its entry, of a length that varies with it.
@@ -54,24 +46,14 @@ fn payload(group: u64, index: u64, term: u64, len: usize) -> Bytes {
 }
 
 fn entry(group: u64, raw: u64, term: u64, len: usize) -> WalEntry {
-    WalEntry {
-        index: index(raw),
-        term: Term::new(term),
-        kind: 1,
-        payload: payload(group, raw, term, len),
-    }
+    WalEntry { index: index(raw), term: Term::new(term), kind: 1, payload: payload(group, raw, term, len) }
 }
 
 fn open(disk: &SimDisk) -> (Wal, WalScan) {
     Wal::open_inline(Arc::new(disk.clone()), &dir(), small()).unwrap()
 }
 
-fn append(
-    wal: &Wal,
-    id: u64,
-    entries: Vec<WalEntry>,
-    need: Need,
-) -> Arc<Mutex<Option<Result<(), WalFailure>>>> {
+fn append(wal: &Wal, id: u64, entries: Vec<WalEntry>, need: Need) -> Arc<Mutex<Option<Result<(), WalFailure>>>> {
     let slot = Arc::new(Mutex::new(None));
     let done = Arc::clone(&slot);
     wal.append(AppendBatch {
@@ -93,6 +75,5 @@ fn read_all(wal: &Wal, id: u64) -> Vec<WalEntry> {
     let Some(first) = state.first else {
         return Vec::new();
     };
-    wal.read(group(id), first..index(u64::MAX), usize::MAX)
-        .unwrap()
+    wal.read(group(id), first..index(u64::MAX), usize::MAX).unwrap()
 }

@@ -26,10 +26,7 @@ pub(super) struct Threads {
 impl Threads {
     /// An inline log has none.
     pub(super) fn none(shared: &Arc<Shared>) -> Self {
-        Self {
-            shared: Arc::clone(shared),
-            handles: Mutex::new(Vec::new()),
-        }
+        Self { shared: Arc::clone(shared), handles: Mutex::new(Vec::new()) }
     }
 
     /// Starts writer, sync thread and keeper.
@@ -43,9 +40,7 @@ impl Threads {
 
     fn spawn(&self, name: &str, run: fn(&Shared)) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let handle = thread::Builder::new()
-            .name(name.into())
-            .spawn(move || run(&shared))?;
+        let handle = thread::Builder::new().name(name.into()).spawn(move || run(&shared))?;
         self.handles.lock().push(handle);
         Ok(())
     }
@@ -83,13 +78,10 @@ fn run_writer(shared: &Shared) {
                     shared.wake_all();
                     return;
                 }
-                let owed = state.active_synced > state.active_stated
-                    && state.active_end == state.active_synced;
+                let owed = state.active_synced > state.active_stated && state.active_end == state.active_synced;
                 if !owed {
                     shared.work.wait(&mut state);
-                } else if shared.work.wait_for(&mut state, MARK_AFTER).timed_out()
-                    && state.queue.is_empty()
-                {
+                } else if shared.work.wait_for(&mut state, MARK_AFTER).timed_out() && state.queue.is_empty() {
                     state.enqueue(Head::plain(RecordType::Mark, GroupId::new(0)), Bytes::new());
                 }
             }

@@ -24,12 +24,7 @@ struct Drain {
 
 impl Drain {
     fn new() -> Drain {
-        Drain {
-            deliveries: HashMap::new(),
-            acked: HashSet::new(),
-            after_ack: Vec::new(),
-            order: Vec::new(),
-        }
+        Drain { deliveries: HashMap::new(), acked: HashSet::new(), after_ack: Vec::new(), order: Vec::new() }
     }
 
     async fn run(
@@ -49,23 +44,14 @@ impl Drain {
                 self.acked.len(),
                 goal()
             );
-            let Ok(mut batch) = consumer
-                .fetch()
-                .max_messages(100)
-                .expires(Duration::from_millis(1000))
-                .messages()
-                .await
+            let Ok(mut batch) =
+                consumer.fetch().max_messages(100).expires(Duration::from_millis(1000)).messages().await
             else {
                 sleep(100).await;
                 continue;
             };
-            while let Ok(Some(Ok(message))) =
-                tokio::time::timeout(Duration::from_secs(2), batch.next()).await
-            {
-                let seq = message
-                    .info()
-                    .map_err(|error| anyhow::anyhow!("{error}"))?
-                    .stream_sequence;
+            while let Ok(Some(Ok(message))) = tokio::time::timeout(Duration::from_secs(2), batch.next()).await {
+                let seq = message.info().map_err(|error| anyhow::anyhow!("{error}"))?.stream_sequence;
                 *self.deliveries.entry(seq).or_default() += 1;
                 if self.acked.contains(&seq) {
                     self.after_ack.push(seq);
@@ -91,9 +77,7 @@ impl Drain {
 #[test]
 fn b60_durable_consumer_through_failover() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("WORK", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("WORK", 3)).await?;
         let context = cluster.jetstream().await?;
         let stream = context.get_stream("WORK").await?;
         let config = pull::Config {
@@ -106,13 +90,7 @@ fn b60_durable_consumer_through_failover() {
         let consumer: PullConsumer = stream.create_consumer(config).await?;
 
         let ledger = Ledger::new();
-        let load = Load::start(
-            cluster,
-            "WORK",
-            &ledger,
-            LoadOptions::on("WORK").rate(150.0),
-        )
-        .await?;
+        let load = Load::start(cluster, "WORK", &ledger, LoadOptions::on("WORK").rate(150.0)).await?;
         let finished = std::cell::Cell::new(None);
         let goal = || finished.get();
         let (mut drain, kill) = (Drain::new(), async {
@@ -127,33 +105,20 @@ fn b60_durable_consumer_through_failover() {
             finished.set(Some(last));
             anyhow::Ok(())
         });
-        let (drained, killed) =
-            futures::join!(drain.run(&consumer, goal, Duration::from_secs(20)), kill);
+        let (drained, killed) = futures::join!(drain.run(&consumer, goal, Duration::from_secs(20)), kill);
         killed?;
         drained?;
-        ensure!(
-            drain.after_ack.is_empty(),
-            "delivered after a confirmed ack: {:?}",
-            drain.after_ack
-        );
+        ensure!(drain.after_ack.is_empty(), "delivered after a confirmed ack: {:?}", drain.after_ack);
 
         cluster.wait_replicas("WORK").await?;
         let last = cluster.stream_info("WORK").await?.state.last_sequence;
-        let mut fresh: PullConsumer = cluster
-            .jetstream()
-            .await?
-            .get_consumer_from_stream("D", "WORK")
-            .await?;
+        let mut fresh: PullConsumer = cluster.jetstream().await?.get_consumer_from_stream("D", "WORK").await?;
         let info = fresh.info().await?;
         ensure!(
-            info.ack_floor.stream_sequence == last
-                && info.num_ack_pending == 0
-                && info.num_pending == 0,
+            info.ack_floor.stream_sequence == last && info.num_ack_pending == 0 && info.num_pending == 0,
             "all {last} are acked, but the consumer says {info:?}"
         );
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "WORK", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "WORK", &ledger).await?;
         Ok(())
     });
 }
@@ -163,44 +128,20 @@ fn b60_durable_consumer_through_failover() {
 #[test]
 fn b55_consumer_state_survives_kill_all() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("STATE", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("STATE", 3)).await?;
         let (ledger, client) = (Ledger::new(), cluster.any_client().await?);
-        Publisher::new(1)
-            .run(
-                &client,
-                "STATE",
-                &ledger,
-                |_| "STATE.x".into(),
-                &Until::count(100),
-            )
-            .await?;
+        Publisher::new(1).run(&client, "STATE", &ledger, |_| "STATE.x".into(), &Until::count(100)).await?;
         let stream = cluster.jetstream().await?.get_stream("STATE").await?;
-        let config = pull::Config {
-            durable_name: Some("D".into()),
-            ack_wait: Duration::from_secs(2),
-            ..Default::default()
-        };
+        let config =
+            pull::Config { durable_name: Some("D".into()), ack_wait: Duration::from_secs(2), ..Default::default() };
         let consumer: PullConsumer = stream.create_consumer(config).await?;
-        let mut batch = consumer
-            .fetch()
-            .max_messages(60)
-            .expires(Duration::from_secs(5))
-            .messages()
-            .await?;
+        let mut batch = consumer.fetch().max_messages(60).expires(Duration::from_secs(5)).messages().await?;
         let mut acked = HashSet::new();
         while let Some(message) = batch.next().await {
             let message = message.map_err(|error| anyhow::anyhow!("{error}"))?;
-            let seq = message
-                .info()
-                .map_err(|error| anyhow::anyhow!("{error}"))?
-                .stream_sequence;
+            let seq = message.info().map_err(|error| anyhow::anyhow!("{error}"))?.stream_sequence;
             if seq % 2 == 0 {
-                message
-                    .double_ack()
-                    .await
-                    .map_err(|error| anyhow::anyhow!("{error}"))?;
+                message.double_ack().await.map_err(|error| anyhow::anyhow!("{error}"))?;
                 acked.insert(seq);
             }
         }
@@ -209,40 +150,18 @@ fn b55_consumer_state_survives_kill_all() {
         cluster.start_all().await?;
         cluster.wait_all_recovered(RECOVERED).await?;
         Publisher::new(2)
-            .run(
-                &cluster.any_client().await?,
-                "STATE",
-                &ledger,
-                |_| "STATE.x".into(),
-                &Until::count(10),
-            )
+            .run(&cluster.any_client().await?, "STATE", &ledger, |_| "STATE.x".into(), &Until::count(10))
             .await?;
         let consumer = cluster
-            .until(
-                Duration::from_secs(10),
-                "the consumer is there",
-                async |cluster: &mut Cluster| {
-                    let consumer: PullConsumer = cluster
-                        .jetstream()
-                        .await?
-                        .get_consumer_from_stream("D", "STATE")
-                        .await?;
-                    Ok(consumer)
-                },
-            )
+            .until(Duration::from_secs(10), "the consumer is there", async |cluster: &mut Cluster| {
+                let consumer: PullConsumer = cluster.jetstream().await?.get_consumer_from_stream("D", "STATE").await?;
+                Ok(consumer)
+            })
             .await?;
         let mut drain = Drain::new();
-        drain
-            .run(&consumer, || Some(80), Duration::from_secs(15))
-            .await?;
-        let again: Vec<_> = acked
-            .iter()
-            .filter(|seq| drain.deliveries.contains_key(seq))
-            .collect();
-        ensure!(
-            again.is_empty(),
-            "acked before the kill, delivered after it: {again:?}"
-        );
+        drain.run(&consumer, || Some(80), Duration::from_secs(15)).await?;
+        let again: Vec<_> = acked.iter().filter(|seq| drain.deliveries.contains_key(seq)).collect();
+        ensure!(again.is_empty(), "acked before the kill, delivered after it: {again:?}");
         Ok(())
     });
 }
@@ -252,54 +171,27 @@ fn b55_consumer_state_survives_kill_all() {
 #[test]
 fn b63_no_gap_between_disk_and_memory() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("TAIL", 1))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("TAIL", 1)).await?;
         let ledger = Ledger::new();
         let client = cluster.any_client().await?;
-        Publisher::new(9)
-            .run(
-                &client,
-                "TAIL",
-                &ledger,
-                |_| "TAIL.x".into(),
-                &Until::count(2000),
-            )
-            .await?;
+        Publisher::new(9).run(&client, "TAIL", &ledger, |_| "TAIL.x".into(), &Until::count(2000)).await?;
         let owner = cluster.leader_of("TAIL").await?;
         cluster.kill9(owner)?;
         cluster.restart(owner)?;
         let load = Load::start(cluster, "TAIL", &ledger, LoadOptions::on("TAIL")).await?;
         let consumer = cluster
-            .until(
-                Duration::from_secs(10),
-                "a consumer can be made",
-                async |cluster: &mut Cluster| {
-                    let stream = cluster.jetstream().await?.get_stream("TAIL").await?;
-                    let config = pull::Config {
-                        ack_policy: AckPolicy::Explicit,
-                        ..Default::default()
-                    };
-                    let consumer: PullConsumer = stream.create_consumer(config).await?;
-                    Ok(consumer)
-                },
-            )
+            .until(Duration::from_secs(10), "a consumer can be made", async |cluster: &mut Cluster| {
+                let stream = cluster.jetstream().await?.get_stream("TAIL").await?;
+                let config = pull::Config { ack_policy: AckPolicy::Explicit, ..Default::default() };
+                let consumer: PullConsumer = stream.create_consumer(config).await?;
+                Ok(consumer)
+            })
             .await?;
         let mut drain = Drain::new();
-        drain
-            .run(&consumer, || Some(2500), Duration::from_secs(15))
-            .await?;
+        drain.run(&consumer, || Some(2500), Duration::from_secs(15)).await?;
         load.finish().await?;
-        let gap = drain
-            .order
-            .iter()
-            .zip(1..)
-            .find(|&(&seq, expected)| seq != expected);
-        ensure!(
-            gap.is_none(),
-            "came as (sequence, expected) {:?}",
-            gap.context("a gap")?
-        );
+        let gap = drain.order.iter().zip(1..).find(|&(&seq, expected)| seq != expected);
+        ensure!(gap.is_none(), "came as (sequence, expected) {:?}", gap.context("a gap")?);
         Ok(())
     });
 }

@@ -28,33 +28,18 @@ async fn kill_follower_and_leader(cluster: &mut Cluster, config: Config) -> anyh
     cluster.kill9(leader)?;
     let before = ledger.confirmed();
     cluster
-        .until(
-            resumed(cluster),
-            "writes go on after the leader's death",
-            async |_: &mut Cluster| {
-                // More than what was under way when it died.
-                ensure!(
-                    ledger.confirmed() > before + 200,
-                    "{} confirmed since",
-                    ledger.confirmed() - before
-                );
-                Ok(())
-            },
-        )
+        .until(resumed(cluster), "writes go on after the leader's death", async |_: &mut Cluster| {
+            // More than what was under way when it died.
+            ensure!(ledger.confirmed() > before + 200, "{} confirmed since", ledger.confirmed() - before);
+            Ok(())
+        })
         .await?;
     cluster.restart(leader)?;
     cluster.wait_recovered(leader, RECOVERED).await?;
     sleep(500).await;
     let published = load.finish().await?;
-    ensure!(
-        longest_gap(&published) <= resumed(cluster),
-        "writes stood still for {:?}",
-        longest_gap(&published)
-    );
-    ensure!(
-        published.iter().all(|run| run.unknown + run.refused == 0),
-        "{published:?}"
-    );
+    ensure!(longest_gap(&published) <= resumed(cluster), "writes stood still for {:?}", longest_gap(&published));
+    ensure!(published.iter().all(|run| run.unknown + run.refused == 0), "{published:?}");
 
     cluster.wait_replicas(&stream).await?;
     cluster.audit_each_leader(&stream, &ledger).await?;
@@ -65,9 +50,7 @@ async fn kill_follower_and_leader(cluster: &mut Cluster, config: Config) -> anyh
     cluster.start_all().await?;
     cluster.wait_all_recovered(RECOVERED).await?;
     cluster.wait_replicas(&stream).await?;
-    cluster
-        .audit_with(Verifier::new().ways(&DIRECT_VIEWS), &stream, &ledger)
-        .await?;
+    cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), &stream, &ledger).await?;
     Ok(())
 }
 
@@ -82,31 +65,21 @@ fn b01_kill_follower_and_leader_always() {
 fn b01_kill_follower_and_leader_interval() {
     run(async |cluster| {
         let mut config = Cluster::stream_config("KI", 3);
-        config
-            .metadata
-            .insert("headwater.sync_mode".into(), "interval".into());
-        config
-            .metadata
-            .insert("headwater.sync_interval".into(), "2m".into());
+        config.metadata.insert("headwater.sync_mode".into(), "interval".into());
+        config.metadata.insert("headwater.sync_interval".into(), "2m".into());
         kill_follower_and_leader(cluster, config).await?;
         let info = cluster.stream_info("KI").await?;
         ensure!(
-            info.config
-                .metadata
-                .get("headwater.sync_mode")
-                .is_some_and(|mode| mode == "interval"),
+            info.config.metadata.get("headwater.sync_mode").is_some_and(|mode| mode == "interval"),
             "{:?}",
             info.config.metadata
         );
         if cluster.is_headwater() {
             for i in 0..3 {
                 let recovery = cluster.recovery(i).await?;
-                let group = recovery
-                    .stream("KI")
-                    .ok_or_else(|| anyhow::anyhow!("n{} has no replica", i + 1))?;
+                let group = recovery.stream("KI").ok_or_else(|| anyhow::anyhow!("n{} has no replica", i + 1))?;
                 ensure!(
-                    group.effective.sync_mode == "interval"
-                        && group.effective.sync_interval_ms == Some(120_000),
+                    group.effective.sync_mode == "interval" && group.effective.sync_interval_ms == Some(120_000),
                     "n{}: {:?}",
                     i + 1,
                     group.effective
@@ -122,9 +95,7 @@ fn b01_kill_follower_and_leader_interval() {
 #[test]
 fn b20_kill_all_and_restart_in_several_orders() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("ORDERS", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("ORDERS", 3)).await?;
         let ledger = Ledger::new();
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
             let load = Load::start(cluster, "ORDERS", &ledger, LoadOptions::on("ORDERS")).await?;
@@ -161,12 +132,8 @@ fn b20_kill_all_and_restart_in_several_orders() {
 fn b02_paused_then_killed() {
     run(async |cluster| {
         let mut config = Cluster::stream_config("PAUSE", 3);
-        config
-            .metadata
-            .insert("headwater.sync_mode".into(), "interval".into());
-        config
-            .metadata
-            .insert("headwater.sync_interval".into(), "1s".into());
+        config.metadata.insert("headwater.sync_mode".into(), "interval".into());
+        config.metadata.insert("headwater.sync_interval".into(), "1s".into());
         cluster.create_stream(config).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "PAUSE", &ledger, LoadOptions::on("PAUSE")).await?;
@@ -183,9 +150,7 @@ fn b02_paused_then_killed() {
         }
         load.finish().await?;
         cluster.wait_replicas("PAUSE").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "PAUSE", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "PAUSE", &ledger).await?;
         Ok(())
     });
 }
@@ -195,12 +160,8 @@ fn b02_paused_then_killed() {
 fn b46_single_replica_killed() {
     run(async |cluster| {
         let mut interval = Cluster::stream_config("ONE-I", 1);
-        interval
-            .metadata
-            .insert("headwater.sync_mode".into(), "interval".into());
-        interval
-            .metadata
-            .insert("headwater.sync_interval".into(), "2m".into());
+        interval.metadata.insert("headwater.sync_mode".into(), "interval".into());
+        interval.metadata.insert("headwater.sync_interval".into(), "2m".into());
         for config in [Cluster::stream_config("ONE-A", 1), interval] {
             let stream = config.name.clone();
             cluster.create_stream(config).await?;
@@ -235,30 +196,18 @@ fn b35_metadata_survives_kill_all() {
         for (round, delay) in [0, 100, 1000].into_iter().enumerate() {
             let (name, gone) = (format!("META{round}"), format!("GONE{round}"));
             let ledger = Ledger::new();
-            cluster
-                .create_stream(Cluster::stream_config(&gone, 3))
-                .await?;
-            cluster
-                .create_stream(Cluster::stream_config(&name, 3))
-                .await?;
+            cluster.create_stream(Cluster::stream_config(&gone, 3)).await?;
+            cluster.create_stream(Cluster::stream_config(&name, 3)).await?;
             let context = cluster.jetstream().await?;
             let stream = context.get_stream(&name).await?;
-            let config = async_nats::jetstream::consumer::pull::Config {
-                durable_name: Some("C".into()),
-                ..Default::default()
-            };
+            let config =
+                async_nats::jetstream::consumer::pull::Config { durable_name: Some("C".into()), ..Default::default() };
             stream.create_consumer(config).await?;
             context.delete_stream(&gone).await?;
             let client = cluster.any_client().await?;
             let publisher = headwater_audit::Publisher::new(1);
             publisher
-                .run(
-                    &client,
-                    &name,
-                    &ledger,
-                    |n| format!("{name}.{n}"),
-                    &headwater_audit::Until::count(10),
-                )
+                .run(&client, &name, &ledger, |n| format!("{name}.{n}"), &headwater_audit::Until::count(10))
                 .await?;
             sleep(delay).await;
             cluster.kill_all()?;
@@ -267,29 +216,21 @@ fn b35_metadata_survives_kill_all() {
 
             let context = cluster.jetstream().await?;
             let names = cluster
-                .until(
-                    Duration::from_secs(10),
-                    "the stream is known again",
-                    async |_: &mut Cluster| {
-                        use futures::TryStreamExt;
-                        let names: Vec<String> = context.stream_names().try_collect().await?;
-                        ensure!(names.contains(&name), "{names:?}");
-                        Ok(names)
-                    },
-                )
+                .until(Duration::from_secs(10), "the stream is known again", async |_: &mut Cluster| {
+                    use futures::TryStreamExt;
+                    let names: Vec<String> = context.stream_names().try_collect().await?;
+                    ensure!(names.contains(&name), "{names:?}");
+                    Ok(names)
+                })
                 .await?;
             ensure!(!names.contains(&gone), "the deleted stream is back");
             cluster.wait_replicas(&name).await?;
             cluster
-                .until(
-                    Duration::from_secs(10),
-                    "the consumer is known again",
-                    async |_: &mut Cluster| {
-                        let _: async_nats::jetstream::consumer::PullConsumer =
-                            context.get_consumer_from_stream("C", &name).await?;
-                        Ok(())
-                    },
-                )
+                .until(Duration::from_secs(10), "the consumer is known again", async |_: &mut Cluster| {
+                    let _: async_nats::jetstream::consumer::PullConsumer =
+                        context.get_consumer_from_stream("C", &name).await?;
+                    Ok(())
+                })
                 .await?;
             cluster.audit(&name, &ledger).await?;
         }
@@ -301,36 +242,18 @@ fn b35_metadata_survives_kill_all() {
 #[test]
 fn the_audit_notices_a_missing_message() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("HOLE", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("HOLE", 3)).await?;
         let (ledger, client) = (Ledger::new(), cluster.any_client().await?);
         let publisher = headwater_audit::Publisher::new(1);
-        publisher
-            .run(
-                &client,
-                "HOLE",
-                &ledger,
-                |_| "HOLE.x".into(),
-                &headwater_audit::Until::count(50),
-            )
-            .await?;
+        publisher.run(&client, "HOLE", &ledger, |_| "HOLE.x".into(), &headwater_audit::Until::count(50)).await?;
         cluster.audit("HOLE", &ledger).await?;
         let stream = cluster.jetstream().await?.get_stream("HOLE").await?;
         ensure!(stream.delete_message(20).await?, "the delete was not done");
         cluster.wait_replicas("HOLE").await?;
         let report = cluster.report(Verifier::new(), "HOLE", &ledger).await?;
-        ensure!(
-            report.lost == 1 && !report.is_clean(),
-            "the audit says\n{report}"
-        );
-        let report = cluster
-            .report(Verifier::new().removed(20..=20), "HOLE", &ledger)
-            .await?;
-        ensure!(
-            report.is_clean(),
-            "removed by right, but the audit says\n{report}"
-        );
+        ensure!(report.lost == 1 && !report.is_clean(), "the audit says\n{report}");
+        let report = cluster.report(Verifier::new().removed(20..=20), "HOLE", &ledger).await?;
+        ensure!(report.is_clean(), "removed by right, but the audit says\n{report}");
         Ok(())
     });
 }

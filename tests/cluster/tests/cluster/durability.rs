@@ -17,9 +17,7 @@ fn b01_watermarks_hold_under_load() {
             return Ok(()); // the reference has no watermarks
         }
         let mut config = Cluster::stream_config("MARKS", 3);
-        config
-            .metadata
-            .insert("headwater.allow_async_flush".into(), "true".into());
+        config.metadata.insert("headwater.allow_async_flush".into(), "true".into());
         cluster.create_stream(config).await?;
         let (ledger, sampler) = (Ledger::new(), cluster.sample());
         // 8 MiB a second: enough for the log to be purged again and again.
@@ -48,19 +46,10 @@ fn b01_watermarks_hold_under_load() {
             "persisted was never behind applied: nothing asynchronous was seen in {} samples",
             samples.taken
         );
-        let purged = cluster
-            .recovery(0)
-            .await?
-            .stream("MARKS")
-            .map(|group| group.watermarks.purged);
-        ensure!(
-            purged.is_some_and(|purged| purged > 0),
-            "the log was never purged: {purged:?}"
-        );
+        let purged = cluster.recovery(0).await?.stream("MARKS").map(|group| group.watermarks.purged);
+        ensure!(purged.is_some_and(|purged| purged > 0), "the log was never purged: {purged:?}");
         cluster.wait_replicas("MARKS").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "MARKS", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "MARKS", &ledger).await?;
         Ok(())
     });
 }
@@ -71,9 +60,7 @@ fn b01_watermarks_hold_under_load() {
 fn b87_durability_flipped_under_load() {
     run(async |cluster| {
         let mut config = Cluster::stream_config("FLIP", 3);
-        config
-            .metadata
-            .insert("headwater.allow_async_flush".into(), "true".into());
+        config.metadata.insert("headwater.allow_async_flush".into(), "true".into());
         cluster.create_stream(config.clone()).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "FLIP", &ledger, LoadOptions::on("FLIP")).await?;
@@ -86,28 +73,18 @@ fn b87_durability_flipped_under_load() {
             ("false", "always"),
         ];
         for (i, (flush, mode)) in steps.into_iter().enumerate() {
-            config
-                .metadata
-                .insert("headwater.allow_async_flush".into(), flush.into());
-            config
-                .metadata
-                .insert("headwater.sync_mode".into(), mode.into());
-            config
-                .metadata
-                .insert("headwater.sync_interval".into(), "500ms".into());
+            config.metadata.insert("headwater.allow_async_flush".into(), flush.into());
+            config.metadata.insert("headwater.sync_mode".into(), mode.into());
+            config.metadata.insert("headwater.sync_interval".into(), "500ms".into());
             if mode != "interval" {
                 config.metadata.remove("headwater.sync_interval");
             }
             let context = cluster.jetstream().await?;
             cluster
-                .until(
-                    Duration::from_secs(15),
-                    "the update is accepted",
-                    async |_: &mut Cluster| {
-                        context.update_stream(&config).await?;
-                        Ok(())
-                    },
-                )
+                .until(Duration::from_secs(15), "the update is accepted", async |_: &mut Cluster| {
+                    context.update_stream(&config).await?;
+                    Ok(())
+                })
                 .await?;
             sleep(700).await;
             if i == 2 {
@@ -120,10 +97,7 @@ fn b87_durability_flipped_under_load() {
         }
         let info = cluster.stream_info("FLIP").await?;
         ensure!(
-            info.config
-                .metadata
-                .get("headwater.sync_mode")
-                .is_some_and(|mode| mode == "always"),
+            info.config.metadata.get("headwater.sync_mode").is_some_and(|mode| mode == "always"),
             "{:?}",
             info.config.metadata
         );
@@ -151,9 +125,7 @@ fn b87_durability_flipped_under_load() {
         }
         load.finish().await?;
         cluster.wait_replicas("FLIP").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "FLIP", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "FLIP", &ledger).await?;
         Ok(())
     });
 }

@@ -22,14 +22,9 @@ fn alone() -> MutexGuard<'static, ()> {
 /// directory is kept: the cluster must be dropped while panicking.
 fn run(test: impl AsyncFnOnce(&mut headwater_cluster_tests::Cluster) -> anyhow::Result<()>) {
     let _alone = alone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut cluster = headwater_cluster_tests::Cluster::start()
-            .await
-            .unwrap_or_else(|error| panic!("{error:#}"));
+        let mut cluster = headwater_cluster_tests::Cluster::start().await.unwrap_or_else(|error| panic!("{error:#}"));
         if let Err(error) = test(&mut cluster).await {
             let logs: Vec<_> = cluster
                 .nodes()

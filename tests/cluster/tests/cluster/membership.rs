@@ -14,9 +14,7 @@ use crate::{RECOVERED, run, sleep};
 #[test]
 fn b12_wiped_node_rejoins() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("WIPE", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("WIPE", 3)).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "WIPE", &ledger, LoadOptions::on("WIPE")).await?;
         sleep(1000).await;
@@ -29,9 +27,7 @@ fn b12_wiped_node_rejoins() {
         cluster.wipe(victim)?;
         sleep(500).await;
         cluster.restart(victim)?;
-        cluster
-            .wait_recovered(victim, Duration::from_secs(20))
-            .await?;
+        cluster.wait_recovered(victim, Duration::from_secs(20)).await?;
         load.finish().await?;
         cluster.wait_replicas("WIPE").await?;
         if let Some(before) = before {
@@ -42,19 +38,11 @@ fn b12_wiped_node_rejoins() {
                 before.cluster_id,
                 after.cluster_id
             );
-            ensure!(
-                after.node_id != before.node_id,
-                "the wiped node came back as {}, which had votes",
-                after.node_id
-            );
-            let group = after
-                .stream("WIPE")
-                .context("no replica on the wiped node")?;
+            ensure!(after.node_id != before.node_id, "the wiped node came back as {}, which had votes", after.node_id);
+            let group = after.stream("WIPE").context("no replica on the wiped node")?;
             ensure!(group.phase == "Recovered", "{group:?}");
         }
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "WIPE", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "WIPE", &ledger).await?;
         Ok(())
     });
 }
@@ -67,9 +55,7 @@ fn b12_wiped_node_does_not_vote_for_a_lagging_one() {
         if !cluster.is_headwater() {
             return Ok(()); // the reference's own fault, in the report this test is named for
         }
-        cluster
-            .create_stream(Cluster::stream_config("BEHIND", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("BEHIND", 3)).await?;
         let ledger = Ledger::new();
         let leader = cluster.leader_of("BEHIND").await?;
         let (behind, wiped) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -78,10 +64,7 @@ fn b12_wiped_node_does_not_vote_for_a_lagging_one() {
         sleep(2000).await;
         load.finish().await?;
         let confirmed = ledger.confirmed();
-        ensure!(
-            confirmed > 500,
-            "only {confirmed} confirmed with one of three paused"
-        );
+        ensure!(confirmed > 500, "only {confirmed} confirmed with one of three paused");
         cluster.kill9(wiped)?;
         cluster.wipe(wiped)?;
         cluster.kill9(leader)?;
@@ -93,20 +76,14 @@ fn b12_wiped_node_does_not_vote_for_a_lagging_one() {
             for i in [behind, wiped] {
                 if let Ok(recovery) = cluster.recovery(i).await {
                     let role = recovery.stream("BEHIND").map(|group| group.role.clone());
-                    ensure!(
-                        role.as_deref() != Some("Leader"),
-                        "n{} leads without the node that has the data",
-                        i + 1
-                    );
+                    ensure!(role.as_deref() != Some("Leader"), "n{} leads without the node that has the data", i + 1);
                 }
             }
         }
         cluster.restart(leader)?;
         cluster.wait_all_recovered(Duration::from_secs(20)).await?;
         cluster.wait_replicas("BEHIND").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "BEHIND", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "BEHIND", &ledger).await?;
         Ok(())
     });
 }
@@ -115,9 +92,7 @@ fn b12_wiped_node_does_not_vote_for_a_lagging_one() {
 #[test]
 fn b93_wiped_node_alone_starts_nothing() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("LONE", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("LONE", 3)).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "LONE", &ledger, LoadOptions::on("LONE")).await?;
         sleep(500).await;
@@ -130,11 +105,8 @@ fn b93_wiped_node_alone_starts_nothing() {
         let client = cluster.client(2).await?;
         for _ in 0..8 {
             let body = json!({"name": "SECOND", "subjects": ["second.>"], "num_replicas": 1});
-            let answer = tokio::time::timeout(
-                Duration::from_millis(500),
-                api(&client, "STREAM.CREATE.SECOND", &body),
-            )
-            .await;
+            let answer =
+                tokio::time::timeout(Duration::from_millis(500), api(&client, "STREAM.CREATE.SECOND", &body)).await;
             let created = matches!(&answer, Ok(Ok(answer)) if answer.get("error").is_none());
             ensure!(!created, "a wiped node alone created a stream: {answer:?}");
         }
@@ -143,9 +115,7 @@ fn b93_wiped_node_alone_starts_nothing() {
         cluster.wait_jetstream().await?;
         cluster.wait_all_recovered(Duration::from_secs(20)).await?;
         cluster.wait_replicas("LONE").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "LONE", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "LONE", &ledger).await?;
         let info = api(&cluster.any_client().await?, "STREAM.NAMES", &json!({})).await?;
         ensure!(info["streams"] == json!(["LONE"]), "{info}");
         Ok(())
@@ -156,9 +126,7 @@ fn b93_wiped_node_alone_starts_nothing() {
 #[test]
 fn b46_no_answer_goes_back_after_a_restart() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("SHRINK", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("SHRINK", 3)).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "SHRINK", &ledger, LoadOptions::on("SHRINK")).await?;
         sleep(1000).await;
@@ -169,11 +137,8 @@ fn b46_no_answer_goes_back_after_a_restart() {
         let client = cluster.client(leader).await?;
         let (mut highest, mut answers) = (seen, 0);
         for _ in 0..40 {
-            if let Ok(Ok(info)) = tokio::time::timeout(
-                Duration::from_millis(500),
-                api(&client, "STREAM.INFO.SHRINK", &json!({})),
-            )
-            .await
+            if let Ok(Ok(info)) =
+                tokio::time::timeout(Duration::from_millis(500), api(&client, "STREAM.INFO.SHRINK", &json!({}))).await
                 && let Some(last) = info["state"]["last_seq"].as_u64()
             {
                 ensure!(last >= highest, "stream info said {last} after {highest}");
@@ -185,9 +150,7 @@ fn b46_no_answer_goes_back_after_a_restart() {
         load.finish().await?;
         cluster.wait_recovered(leader, RECOVERED).await?;
         cluster.wait_replicas("SHRINK").await?;
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "SHRINK", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "SHRINK", &ledger).await?;
         Ok(())
     });
 }

@@ -20,12 +20,7 @@ fn purges() -> [(&'static str, Value, u64, u64); 4] {
         ("SEQ", json!({ "seq": 301 }), 100, 301),
         ("KEEP", json!({ "keep": 7 }), 7, PURGED - 6),
         // Sixteen subjects by turns: one of them is every sixteenth message, from the first on.
-        (
-            "SUBJ",
-            json!({ "filter": "SUBJ-R.0" }),
-            PURGED - PURGED / 16,
-            2,
-        ),
+        ("SUBJ", json!({ "filter": "SUBJ-R.0" }), PURGED - PURGED / 16, 2),
     ]
 }
 
@@ -43,9 +38,7 @@ fn b14_purge_then_kill() {
                 cluster.create_stream(config).await?;
                 let ledger = Ledger::new();
                 let subject = |n: u64| format!("{name}-R.{}", n % 16);
-                Publisher::new(1)
-                    .run(&client, &name, &ledger, subject, &Until::count(PURGED))
-                    .await?;
+                Publisher::new(1).run(&client, &name, &ledger, subject, &Until::count(PURGED)).await?;
                 ledgers.insert(name, ledger);
             }
         }
@@ -67,11 +60,7 @@ fn b14_purge_then_kill() {
             for (kind, _, messages, first) in purges() {
                 let name = format!("{kind}{replicas}");
                 let info = cluster.stream_info(&name).await?;
-                let state = (
-                    info.state.messages,
-                    info.state.first_sequence,
-                    info.state.last_sequence,
-                );
+                let state = (info.state.messages, info.state.first_sequence, info.state.last_sequence);
                 ensure!(
                     state == (messages, first, PURGED),
                     "{name} after the kill: {state:?}, expected {:?}",
@@ -79,15 +68,7 @@ fn b14_purge_then_kill() {
                 );
                 let ledger = &ledgers[&name];
                 let client = cluster.any_client().await?;
-                Publisher::new(2)
-                    .run(
-                        &client,
-                        &name,
-                        ledger,
-                        |_| format!("{name}-R.1"),
-                        &Until::count(1),
-                    )
-                    .await?;
+                Publisher::new(2).run(&client, &name, ledger, |_| format!("{name}-R.1"), &Until::count(1)).await?;
                 ensure!(
                     ledger.highest_confirmed() == PURGED + 1,
                     "{name}: the next message got {}",
@@ -113,19 +94,9 @@ fn b24_deletes_stay_deleted() {
         let deleted = [1, 2, 50, 77, 99, 100];
         for replicas in [1, 3] {
             let name = format!("DEL{replicas}");
-            cluster
-                .create_stream(Cluster::stream_config(&name, replicas))
-                .await?;
+            cluster.create_stream(Cluster::stream_config(&name, replicas)).await?;
             let ledger = Ledger::new();
-            Publisher::new(1)
-                .run(
-                    &client,
-                    &name,
-                    &ledger,
-                    |n| format!("{name}.{}", n % 5),
-                    &Until::count(100),
-                )
-                .await?;
+            Publisher::new(1).run(&client, &name, &ledger, |n| format!("{name}.{}", n % 5), &Until::count(100)).await?;
             for seq in deleted {
                 let body = json!({ "seq": seq, "no_erase": seq % 2 == 0 });
                 let answer = api(&client, &format!("STREAM.MSG.DELETE.{name}"), &body).await?;
@@ -138,34 +109,16 @@ fn b24_deletes_stay_deleted() {
         cluster.wait_all_recovered(RECOVERED).await?;
         for (name, replicas, ledger) in ledgers {
             let info = cluster.stream_info(&name).await?;
-            let state = (
-                info.state.messages,
-                info.state.first_sequence,
-                info.state.last_sequence,
-            );
+            let state = (info.state.messages, info.state.first_sequence, info.state.last_sequence);
             ensure!(state == (94, 3, 100), "{name}: {state:?}");
             if replicas == 3 {
                 cluster.wait_replicas(&name).await?;
             }
-            let verifier = deleted
-                .into_iter()
-                .fold(Verifier::new(), |verifier, seq| verifier.removed(seq..=seq));
+            let verifier = deleted.into_iter().fold(Verifier::new(), |verifier, seq| verifier.removed(seq..=seq));
             cluster.audit_with(verifier, &name, &ledger).await?;
             let client = cluster.any_client().await?;
-            Publisher::new(2)
-                .run(
-                    &client,
-                    &name,
-                    &ledger,
-                    |_| format!("{name}.x"),
-                    &Until::count(1),
-                )
-                .await?;
-            ensure!(
-                ledger.highest_confirmed() == 101,
-                "{name}: the next message got {}",
-                ledger.highest_confirmed()
-            );
+            Publisher::new(2).run(&client, &name, &ledger, |_| format!("{name}.x"), &Until::count(1)).await?;
+            ensure!(ledger.highest_confirmed() == 101, "{name}: the next message got {}", ledger.highest_confirmed());
         }
         Ok(())
     });
@@ -176,14 +129,9 @@ fn b24_deletes_stay_deleted() {
 #[test]
 fn b66_retries_are_stored_once_over_leader_changes() {
     run(async |cluster| {
-        cluster
-            .create_stream(Cluster::stream_config("DEDUPE", 3))
-            .await?;
+        cluster.create_stream(Cluster::stream_config("DEDUPE", 3)).await?;
         let ledger = Ledger::new();
-        let options = LoadOptions {
-            ack_timeout: Duration::from_millis(150),
-            ..LoadOptions::on("DEDUPE")
-        };
+        let options = LoadOptions { ack_timeout: Duration::from_millis(150), ..LoadOptions::on("DEDUPE") };
         let load = Load::start(cluster, "DEDUPE", &ledger, options).await?;
         for _ in 0..2 {
             sleep(700).await;
@@ -198,19 +146,13 @@ fn b66_retries_are_stored_once_over_leader_changes() {
         let before = cluster.stream_info("DEDUPE").await?.state.last_sequence;
 
         let client = cluster.any_client().await?;
-        for entry in ledger
-            .entries()
-            .iter()
-            .filter(|entry| entry.id.number % 20 == 0)
-        {
+        for entry in ledger.entries().iter().filter(|entry| entry.id.number % 20 == 0) {
             let headwater_audit::Outcome::Acked { seq, .. } = entry.outcome else {
                 continue;
             };
             let mut headers = HeaderMap::new();
             headers.insert("Nats-Msg-Id", ledger.msg_id(entry.id).as_str());
-            let request = async_nats::Request::new()
-                .headers(headers)
-                .payload("again".into());
+            let request = async_nats::Request::new().headers(headers).payload("again".into());
             let answer = client.send_request(entry.subject.clone(), request).await?;
             let answer: Value = serde_json::from_slice(&answer.payload)?;
             ensure!(
@@ -223,9 +165,7 @@ fn b66_retries_are_stored_once_over_leader_changes() {
             cluster.stream_info("DEDUPE").await?.state.last_sequence == before,
             "a recognised retry took a sequence"
         );
-        cluster
-            .audit_with(Verifier::new().ways(&DIRECT_VIEWS), "DEDUPE", &ledger)
-            .await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "DEDUPE", &ledger).await?;
         Ok(())
     });
 }

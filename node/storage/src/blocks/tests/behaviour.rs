@@ -12,10 +12,7 @@ fn a_message_can_be_read_pending_stored_cached_and_cold() {
     assert!(store.dirty_bytes() > 0);
     assert!(run(&mut store, &disk, FlushWant::Write, None));
     assert_eq!(store.stored(), Some(index(20)));
-    assert_eq!(
-        (store.synced(), store.persisted(), store.dirty_bytes()),
-        (None, None, 0)
-    );
+    assert_eq!((store.synced(), store.persisted(), store.dirty_bytes()), (None, None, 0));
     assert_eq!(contents(&store), expected(1..=60, 200));
     assert!(store.cold_reads() > 0, "the cache is smaller than this");
     assert_eq!(store.record(seq(31)).unwrap().payload(), payload(31, 200));
@@ -34,12 +31,7 @@ fn a_replicated_store_starts_again_from_its_checkpoint() {
         store.push(index(n + 1), messages(n, n * 3 + 1, 3, 200));
     }
     store.advance(index(31));
-    assert!(run(
-        &mut store,
-        &disk,
-        FlushWant::Checkpoint,
-        Some(image(31))
-    ));
+    assert!(run(&mut store, &disk, FlushWant::Checkpoint, Some(image(31))));
     assert_eq!(store.persisted(), Some(index(31)));
     let blocks = store.block_ranges().count();
     assert!(blocks > 1);
@@ -52,20 +44,12 @@ fn a_replicated_store_starts_again_from_its_checkpoint() {
     assert!(scan.cut_bytes > 0 && scan.replay.is_empty());
     assert_eq!(covered.len(), 30);
     assert_eq!(contents(&store), expected(1..=90, 200));
-    assert_eq!(
-        (store.accepted(), store.persisted()),
-        (Some(index(31)), Some(index(31)))
-    );
+    assert_eq!((store.accepted(), store.persisted()), (Some(index(31)), Some(index(31))));
     // Replay puts the same frames where new blocks do not collide with the cut ones.
     for n in 31..60 {
         store.push(index(n + 1), messages(n, (n - 1) * 3 + 1, 3, 200));
     }
-    assert!(run(
-        &mut store,
-        &disk,
-        FlushWant::Checkpoint,
-        Some(image(60))
-    ));
+    assert!(run(&mut store, &disk, FlushWant::Checkpoint, Some(image(60))));
     disk.crash(0);
     let (store, _, _) = open(&disk, options(StoreLog::Wal)).unwrap();
     assert_eq!(contents(&store), expected(1..=177, 200));
@@ -76,17 +60,10 @@ fn frames_without_messages_cost_a_replicated_store_nothing() {
     let disk = SimDisk::new();
     let (mut store, _, _) = open(&disk, options(StoreLog::Wal)).unwrap();
     store.push(index(1), purge(1, 1));
-    assert_eq!(
-        (store.stored(), store.dirty_bytes(), store.block_bytes()),
-        (Some(index(1)), 0, 0)
-    );
+    assert_eq!((store.stored(), store.dirty_bytes(), store.block_bytes()), (Some(index(1)), 0, 0));
     store.push(index(2), messages(2, 1, 1, 10));
     store.push(index(3), purge(3, 2));
-    assert_eq!(
-        store.stored(),
-        Some(index(1)),
-        "not before what lies in front"
-    );
+    assert_eq!(store.stored(), Some(index(1)), "not before what lies in front");
     run(&mut store, &disk, FlushWant::Write, None);
     assert_eq!(store.stored(), Some(index(3)));
 }
@@ -97,20 +74,11 @@ fn a_stream_without_a_log_gets_its_frames_back() {
     let own = options(StoreLog::Own);
     let (mut store, _, _) = open(&disk, own.clone()).unwrap();
     for n in 1..=20 {
-        let frame = if n % 5 == 0 {
-            purge(n, n + 1)
-        } else {
-            messages(n, n, 1, 900)
-        };
+        let frame = if n % 5 == 0 { purge(n, n + 1) } else { messages(n, n, 1, 900) };
         store.push(index(n), frame);
         assert!(run(&mut store, &disk, FlushWant::Sync, None));
         if n == 7 {
-            assert!(run(
-                &mut store,
-                &disk,
-                FlushWant::Checkpoint,
-                Some(image(7))
-            ));
+            assert!(run(&mut store, &disk, FlushWant::Checkpoint, Some(image(7))));
         }
     }
     assert_eq!(store.synced(), Some(index(20)));
@@ -118,11 +86,7 @@ fn a_stream_without_a_log_gets_its_frames_back() {
     disk.crash(0);
     let (store, scan, covered) = open(&disk, own.clone()).unwrap();
     assert_eq!(covered.len(), 7);
-    let ordinals: Vec<u64> = scan
-        .replay
-        .iter()
-        .map(|replay| replay.frame.header().ordinal.get())
-        .collect();
+    let ordinals: Vec<u64> = scan.replay.iter().map(|replay| replay.frame.header().ordinal.get()).collect();
     assert_eq!(ordinals, (8..=20).collect::<Vec<u64>>());
     assert_eq!(scan.replay[0].index, index(8));
     assert_eq!(contents(&store), before);
@@ -149,10 +113,7 @@ fn dead_blocks_go_only_after_a_checkpoint_without_them() {
     let before = files();
     store.drop_before(seq(40));
     assert_eq!(files(), before);
-    assert!(
-        store.record(seq(1)).is_some(),
-        "readable until a checkpoint covers its removal"
-    );
+    assert!(store.record(seq(1)).is_some(), "readable until a checkpoint covers its removal");
     store.advance(index(61));
     run(&mut store, &disk, FlushWant::Checkpoint, Some(image(61)));
     assert!(files() < before);
@@ -161,8 +122,7 @@ fn dead_blocks_go_only_after_a_checkpoint_without_them() {
     // An emptied block in the middle goes as well.
     let middle = store.block_ranges().nth(1).unwrap().1.unwrap();
     let gone = middle.0.get()..=middle.1.get();
-    store
-        .sweep(|range| !(gone.contains(&range.start().get()) && gone.contains(&range.end().get())));
+    store.sweep(|range| !(gone.contains(&range.start().get()) && gone.contains(&range.end().get())));
     store.advance(index(62));
     run(&mut store, &disk, FlushWant::Checkpoint, Some(image(62)));
     assert!(store.record(middle.0).is_none());
@@ -178,41 +138,20 @@ fn one_job_at_a_time_but_a_checkpoint_does_not_hold_up_commits() {
     let disk = SimDisk::new();
     let (mut store, _, _) = open(&disk, options(StoreLog::Own)).unwrap();
     store.push(index(1), messages(1, 1, 1, 10));
-    let mut first = store
-        .take_job(FlushWant::Checkpoint, Some(image(1)))
-        .unwrap();
+    let mut first = store.take_job(FlushWant::Checkpoint, Some(image(1))).unwrap();
     store.push(index(2), messages(2, 2, 1, 10));
-    assert!(
-        store.take_job(FlushWant::Sync, None).is_none(),
-        "stage 1 of the checkpoint is outstanding"
-    );
+    assert!(store.take_job(FlushWant::Sync, None).is_none(), "stage 1 of the checkpoint is outstanding");
     first.write(&disk).unwrap();
     first.sync(&disk).unwrap();
     store.complete(first.stored());
     assert_eq!(store.synced(), Some(index(1)));
-    assert!(
-        run(&mut store, &disk, FlushWant::Sync, None),
-        "stage 2 is not in the way"
-    );
-    assert!(
-        store
-            .take_job(FlushWant::Checkpoint, Some(image(2)))
-            .is_none()
-    );
+    assert!(run(&mut store, &disk, FlushWant::Sync, None), "stage 2 is not in the way");
+    assert!(store.take_job(FlushWant::Checkpoint, Some(image(2))).is_none());
     store.complete(first.checkpoint(&disk, &|_, _| Ok(())).unwrap());
-    assert_eq!(
-        (store.persisted(), store.synced()),
-        (Some(index(1)), Some(index(2)))
-    );
-    assert!(
-        store.take_job(FlushWant::Sync, None).is_none(),
-        "nothing to do"
-    );
+    assert_eq!((store.persisted(), store.synced()), (Some(index(1)), Some(index(2))));
+    assert!(store.take_job(FlushWant::Sync, None).is_none(), "nothing to do");
     assert!(store.take_job(FlushWant::Write, None).is_none());
-    assert!(
-        store.take_job(FlushWant::Checkpoint, None).is_none(),
-        "a checkpoint needs an image"
-    );
+    assert!(store.take_job(FlushWant::Checkpoint, None).is_none(), "a checkpoint needs an image");
 }
 
 #[test]
@@ -220,9 +159,7 @@ fn the_log_is_synced_before_the_checkpoint_and_its_failure_is_final() {
     let disk = SimDisk::new();
     let (mut store, _, _) = open(&disk, options(StoreLog::Wal)).unwrap();
     store.push(index(1), messages(1, 1, 1, 10));
-    let job = store
-        .take_job(FlushWant::Checkpoint, Some(image(1)))
-        .unwrap();
+    let job = store.take_job(FlushWant::Checkpoint, Some(image(1))).unwrap();
     let failed = crate::wal::WalFailure::ShutDown;
     job.run(
         &disk,
@@ -275,10 +212,7 @@ fn a_pinned_stream_keeps_its_blocks() {
     store.advance(index(61));
     run(&mut store, &disk, FlushWant::Checkpoint, Some(image(61)));
     assert_eq!(files(), before);
-    assert_eq!(
-        store.frame_at_or_after(seq(1)).unwrap().header().base_seq,
-        seq(1)
-    );
+    assert_eq!(store.frame_at_or_after(seq(1)).unwrap().header().base_seq, seq(1));
     store.unpin();
     store.advance(index(62));
     run(&mut store, &disk, FlushWant::Checkpoint, Some(image(62)));
@@ -290,16 +224,13 @@ fn a_pinned_stream_keeps_its_blocks() {
 /// Copies a store's frames into the directory of another disk.
 fn install(source: &StreamStore, disk: &SimDisk, applied: u64) -> Result<Checkpoint, String> {
     let shared = Arc::new(disk.clone());
-    let mut installer = BlockInstaller::begin(shared, &dir(), STREAM, 12 << 10)
-        .map_err(|error| error.to_string())?;
+    let mut installer = BlockInstaller::begin(shared, &dir(), STREAM, 12 << 10).map_err(|error| error.to_string())?;
     let mut at = StreamSeq::FIRST;
     while let Some(frame) = source.frame_at_or_after(at) {
         at = StreamSeq::new(frame.header().base_seq.get() + u64::from(frame.header().count));
         installer.push(&frame).map_err(|error| error.to_string())?;
     }
-    installer
-        .finish(image(applied))
-        .map_err(|error| error.to_string())
+    installer.finish(image(applied)).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -316,12 +247,7 @@ fn an_install_is_old_or_new_at_every_stop() {
     for n in 1..=10 {
         store.push(index(n), messages(n, n, 1, 900));
     }
-    run(
-        &mut store,
-        &old_disk,
-        FlushWant::Checkpoint,
-        Some(image(10)),
-    );
+    run(&mut store, &old_disk, FlushWant::Checkpoint, Some(image(10)));
     let old = contents(&store);
     for stop in 0.. {
         let disk = old_disk.fork();
@@ -334,10 +260,7 @@ fn an_install_is_old_or_new_at_every_stop() {
             let found = contents(&store);
             let installed = found == new && store.persisted() == Some(index(30));
             let kept = found == old && store.persisted() == Some(index(10));
-            assert!(
-                installed || (kept && result.is_err()),
-                "stop {stop} seed {seed}"
-            );
+            assert!(installed || (kept && result.is_err()), "stop {stop} seed {seed}");
         }
         if result.is_ok() {
             break;
@@ -354,9 +277,6 @@ fn a_removed_stream_leaves_nothing() {
     remove_stream(&disk, &dir()).unwrap();
     disk.crash(0);
     let (store, scan, covered) = open(&disk, options(StoreLog::Own)).unwrap();
-    assert_eq!(
-        (covered.len(), scan.replay.len(), store.accepted()),
-        (0, 0, None)
-    );
+    assert_eq!((covered.len(), scan.replay.len(), store.accepted()), (0, 0, None));
     remove_stream(&disk, &dir()).unwrap();
 }

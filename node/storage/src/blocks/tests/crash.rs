@@ -21,10 +21,7 @@ fn script(disk: &SimDisk, log: StoreLog) -> Promised {
         return promised;
     };
     for op in 1..=STEPS {
-        store.push(
-            index(op),
-            messages(op, op, 1, 700 + (op as usize * 37) % 900),
-        );
+        store.push(index(op), messages(op, op, 1, 700 + (op as usize * 37) % 900));
         if op == 20 {
             promised.dropped = 12;
             store.drop_before(seq(12));
@@ -48,34 +45,18 @@ fn script(disk: &SimDisk, log: StoreLog) -> Promised {
 }
 
 fn check(disk: &SimDisk, log: StoreLog, promised: Promised, power_lost: bool, context: &str) {
-    let last_stop = if power_lost {
-        LastStop::PowerLost
-    } else {
-        LastStop::PageCacheKept
-    };
-    let opened = open(
-        disk,
-        StoreOptions {
-            last_stop,
-            ..options(log)
-        },
-    );
+    let last_stop = if power_lost { LastStop::PowerLost } else { LastStop::PageCacheKept };
+    let opened = open(disk, StoreOptions { last_stop, ..options(log) });
     let (store, scan, covered) = opened.unwrap_or_else(|error| panic!("{context}: {error}"));
     let at = store.accepted().map_or(0, LogIndex::get);
     let persisted = store.persisted().map_or(0, LogIndex::get);
-    assert!(
-        persisted >= promised.persisted,
-        "{context}: checkpoint {persisted}, promised {promised:?}"
-    );
+    assert!(persisted >= promised.persisted, "{context}: checkpoint {persisted}, promised {promised:?}");
     let floor = match log {
         StoreLog::Wal => persisted,
         StoreLog::Own if power_lost => promised.synced,
         StoreLog::Own => promised.written,
     };
-    assert!(
-        at >= floor && at <= STEPS,
-        "{context}: found {at}, promised {promised:?}"
-    );
+    assert!(at >= floor && at <= STEPS, "{context}: found {at}, promised {promised:?}");
     if log == StoreLog::Wal {
         assert_eq!(at, persisted, "{context}: nothing beyond the checkpoint");
     }
@@ -85,40 +66,21 @@ fn check(disk: &SimDisk, log: StoreLog, promised: Promised, power_lost: bool, co
         .map(|frame| frame.header().ordinal.get())
         .collect();
     let first = ordinals.first().copied().unwrap_or(at + 1);
-    assert!(
-        first <= promised.dropped.max(1),
-        "{context}: starts at {first}, {promised:?}"
-    );
-    assert_eq!(
-        ordinals,
-        (first..=at).collect::<Vec<u64>>(),
-        "{context}: a hole or a wrong order"
-    );
+    assert!(first <= promised.dropped.max(1), "{context}: starts at {first}, {promised:?}");
+    assert_eq!(ordinals, (first..=at).collect::<Vec<u64>>(), "{context}: a hole or a wrong order");
     for raw in first..=at {
-        let record = store
-            .record(seq(raw))
-            .unwrap_or_else(|| panic!("{context}: message {raw} is missing"));
-        assert_eq!(
-            record.payload(),
-            payload(raw, 700 + (raw as usize * 37) % 900),
-            "{context}"
-        );
+        let record = store.record(seq(raw)).unwrap_or_else(|| panic!("{context}: message {raw} is missing"));
+        assert_eq!(record.payload(), payload(raw, 700 + (raw as usize * 37) % 900), "{context}");
     }
     // Going on from here, then losing power again, loses nothing either.
     let mut store = store;
     let next = at + 1;
     store.push(index(next), messages(next, next, 1, 300));
     run(&mut store, disk, FlushWant::Checkpoint, Some(image(next)));
-    assert_eq!(
-        store.persisted(),
-        Some(index(next)),
-        "{context}: {:?}",
-        store.failure()
-    );
+    assert_eq!(store.persisted(), Some(index(next)), "{context}: {:?}", store.failure());
     let before = contents(&store);
     disk.crash(3);
-    let (store, _, _) =
-        open(disk, options(log)).unwrap_or_else(|error| panic!("{context}: again: {error}"));
+    let (store, _, _) = open(disk, options(log)).unwrap_or_else(|error| panic!("{context}: again: {error}"));
     assert_eq!(contents(&store), before, "{context}: second crash");
 }
 
@@ -138,13 +100,7 @@ fn crash_everywhere(log: StoreLog) {
             } else {
                 crashed.kill();
             }
-            check(
-                &crashed,
-                log,
-                promised,
-                power_lost,
-                &format!("{log:?}, stop {stop}, seed {seed}"),
-            );
+            check(&crashed, log, promised, power_lost, &format!("{log:?}, stop {stop}, seed {seed}"));
         }
     }
 }
@@ -170,13 +126,7 @@ fn a_fault_at_every_operation_is_final_and_keeps_every_promise() {
                 disk.fail_op(at, fault);
                 let promised = script(&disk, log);
                 disk.crash(at);
-                check(
-                    &disk,
-                    log,
-                    promised,
-                    true,
-                    &format!("{log:?}, {fault:?} at {at}"),
-                );
+                check(&disk, log, promised, true, &format!("{log:?}, {fault:?} at {at}"));
             }
         }
     }

@@ -6,11 +6,7 @@ fn filled(log: StoreLog) -> SimDisk {
     let (mut store, _, _) = open(&disk, options(log)).unwrap();
     for n in 1..=40 {
         store.push(index(n), messages(n, n, 1, 600));
-        let (want, image) = if n == 30 {
-            (FlushWant::Checkpoint, Some(image(30)))
-        } else {
-            (FlushWant::Sync, None)
-        };
+        let (want, image) = if n == 30 { (FlushWant::Checkpoint, Some(image(30))) } else { (FlushWant::Sync, None) };
         assert!(run(&mut store, &disk, want, image));
     }
     disk
@@ -18,11 +14,7 @@ fn filled(log: StoreLog) -> SimDisk {
 
 fn block_files(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
     let blocks = dir().join("blocks");
-    disk.list(&blocks)
-        .unwrap()
-        .into_iter()
-        .map(|entry| (blocks.join(entry.name), entry.len))
-        .collect()
+    disk.list(&blocks).unwrap().into_iter().map(|entry| (blocks.join(entry.name), entry.len)).collect()
 }
 
 #[test]
@@ -32,27 +24,15 @@ fn every_flipped_bit_is_named_or_cut_beyond_what_was_synced() {
     assert!(files.len() > 2);
     let mut damaged = 0;
     for (nth, (path, len)) in files.iter().enumerate() {
-        for at in (0..44)
-            .chain(512..532)
-            .chain(1024..1044)
-            .chain((4096..*len).step_by(11))
-        {
+        for at in (0..44).chain(512..532).chain(1024..1044).chain((4096..*len).step_by(11)) {
             let flipped = disk.fork();
             flipped.flip_bit(path, at, (at % 8) as u8);
             match open(&flipped, options(StoreLog::Own)) {
-                Err(FileError::Damaged {
-                    path: named,
-                    offset,
-                    ..
-                }) => {
+                Err(FileError::Damaged { path: named, offset, .. }) => {
                     damaged += 1;
                     assert_eq!(&named, path);
                     assert!(offset <= at, "flipped {at}, named {offset}");
-                    assert_eq!(
-                        block_files(&flipped),
-                        files,
-                        "a damaged store is left alone"
-                    );
+                    assert_eq!(block_files(&flipped), files, "a damaged store is left alone");
                 }
                 Err(error) => panic!("{error}"),
                 Ok((store, scan, covered)) => {
@@ -83,10 +63,7 @@ fn a_missing_or_short_block_is_damage() {
         let short = disk.fork();
         short.open(&first).unwrap().set_len(5000).unwrap();
         let error = open(&short, options(log)).err().expect("must not open");
-        assert!(
-            matches!(error, FileError::Damaged { offset: 5000, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, FileError::Damaged { offset: 5000, .. }), "{error}");
     }
     // Beyond the checkpoint a replicated stream has its log, an R1 stream has nothing else.
     let disk = filled(StoreLog::Own);
@@ -101,26 +78,11 @@ fn another_streams_block_is_damage() {
     let mut visit = |_: &Frame| {};
     let checkpoint = Checkpoint::load(&disk, &dir()).unwrap().unwrap();
     let other = StreamId::new(8);
-    let error = StreamStore::open(
-        Arc::new(disk.clone()),
-        &dir(),
-        other,
-        options(StoreLog::Wal),
-        Some(&checkpoint),
-        &mut visit,
-    );
-    assert!(
-        error
-            .err()
-            .expect("must not open")
-            .to_string()
-            .contains("stream 8")
-    );
+    let error =
+        StreamStore::open(Arc::new(disk.clone()), &dir(), other, options(StoreLog::Wal), Some(&checkpoint), &mut visit);
+    assert!(error.err().expect("must not open").to_string().contains("stream 8"));
     let (path, _) = block_files(&disk)[0].clone();
-    disk.open(&path)
-        .unwrap()
-        .write_at(0, &format::header(other, BlockNumber::FIRST))
-        .unwrap();
+    disk.open(&path).unwrap().write_at(0, &format::header(other, BlockNumber::FIRST)).unwrap();
     assert!(open(&disk, options(StoreLog::Wal)).is_err());
 }
 
@@ -151,14 +113,8 @@ fn a_torn_end_is_cut_for_good() {
     let (path, _) = block_files(&disk)[0].clone();
     disk.flip_bit(&path, 4096 + frame + 80, 3);
     disk.kill();
-    let kept = StoreOptions {
-        last_stop: LastStop::PageCacheKept,
-        ..own
-    };
-    assert!(
-        open(&disk, kept).is_err(),
-        "a killed process leaves a prefix"
-    );
+    let kept = StoreOptions { last_stop: LastStop::PageCacheKept, ..own };
+    assert!(open(&disk, kept).is_err(), "a killed process leaves a prefix");
     let (mut store, scan, _) = open(&disk, options(StoreLog::Own)).unwrap();
     let torn = scan.torn.expect("torn");
     assert_eq!((torn.offset, torn.later_frames), (4096 + frame, true));

@@ -41,9 +41,7 @@ struct Model {
 
 impl Model {
     fn next_seq(&self) -> u64 {
-        self.pushed
-            .last()
-            .map_or(1, |(_, base, count, _)| base + count)
+        self.pushed.last().map_or(1, |(_, base, count, _)| base + count)
     }
 
     /// Goes back to the operations up to `op`.
@@ -54,13 +52,9 @@ impl Model {
     }
 
     fn live(&self) -> BTreeMap<u64, Vec<u8>> {
-        let all = self
-            .pushed
-            .iter()
-            .flat_map(|(_, base, count, len)| (*base..base + count).map(move |raw| (raw, *len)));
-        all.filter(|(raw, _)| *raw >= self.first_live)
-            .map(|(raw, len)| (raw, payload(raw, len)))
-            .collect()
+        let all =
+            self.pushed.iter().flat_map(|(_, base, count, len)| (*base..base + count).map(move |raw| (raw, *len)));
+        all.filter(|(raw, _)| *raw >= self.first_live).map(|(raw, len)| (raw, payload(raw, len))).collect()
     }
 }
 
@@ -74,10 +68,7 @@ fn check(log: StoreLog, steps: &[Step]) {
                 let base = model.next_seq();
                 model.next_op += 1;
                 model.pushed.push((model.next_op, base, *count, *len));
-                store.push(
-                    index(model.next_op),
-                    messages(model.next_op, base, *count, *len),
-                );
+                store.push(index(model.next_op), messages(model.next_op, base, *count, *len));
             }
             // An operation without bytes: not for a stream whose blocks are its log.
             Step::Void if log == StoreLog::Wal => {
@@ -96,14 +87,8 @@ fn check(log: StoreLog, steps: &[Step]) {
                 }
             }
             Step::Checkpoint if model.next_op > 0 => {
-                assert!(run(
-                    &mut store,
-                    &disk,
-                    FlushWant::Checkpoint,
-                    Some(image(model.next_op))
-                ));
-                (model.written, model.synced, model.persisted) =
-                    (model.next_op, model.next_op, model.next_op);
+                assert!(run(&mut store, &disk, FlushWant::Checkpoint, Some(image(model.next_op))));
+                (model.written, model.synced, model.persisted) = (model.next_op, model.next_op, model.next_op);
             }
             Step::Checkpoint => {}
             Step::DropBefore { keep } => {

@@ -17,10 +17,7 @@ fn unsynced_bytes_are_lost_and_synced_ones_kept() {
     assert_eq!(read_file(&disk, path).unwrap(), b"lost");
     disk.crash(0);
     assert_eq!(read_file(&disk, path).unwrap(), b"kept");
-    assert!(
-        file.write_at(0, b"dead").is_err(),
-        "a handle does not outlive the crash"
-    );
+    assert!(file.write_at(0, b"dead").is_err(), "a handle does not outlive the crash");
 }
 
 #[test]
@@ -44,11 +41,7 @@ fn a_torn_write_mixes_old_and_new_sectors() {
         disk.open(path).unwrap().write_at(0, &[2; 4096]).unwrap();
         disk.crash(seed);
         let bytes = read_file(&disk, path).unwrap();
-        assert!(
-            bytes
-                .chunks(SECTOR_BYTES)
-                .all(|sector| sector.iter().all(|byte| *byte == sector[0]))
-        );
+        assert!(bytes.chunks(SECTOR_BYTES).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
         bytes.contains(&1) && bytes.contains(&2)
     });
     assert!(mixed);

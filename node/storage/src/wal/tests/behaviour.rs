@@ -9,14 +9,7 @@ fn entries_can_be_read_before_they_are_written_and_after_reopening() {
     let entries: Vec<WalEntry> = (1..=5).map(|raw| entry(7, raw, 1, 10)).collect();
     let done = append(&wal, 7, entries.clone(), Need::Synced);
     assert_eq!(read_all(&wal, 7), entries);
-    assert_eq!(
-        wal.watermarks(group(7)),
-        WalWatermarks {
-            accepted: Some(index(5)),
-            written: None,
-            synced: None
-        }
-    );
+    assert_eq!(wal.watermarks(group(7)), WalWatermarks { accepted: Some(index(5)), written: None, synced: None });
     assert!(wal.drive_write());
     assert!(done.lock().is_none(), "written is not synced");
     assert_eq!(wal.watermarks(group(7)).written, Some(index(5)));
@@ -28,11 +21,7 @@ fn entries_can_be_read_before_they_are_written_and_after_reopening() {
     assert_eq!(scan.groups.len(), 1);
     assert_eq!(scan.groups[0].last, Some(at(5, 1)));
     assert_eq!(read_all(&wal, 7), entries);
-    assert_eq!(
-        wal.watermarks(group(7)).synced,
-        Some(index(5)),
-        "what is found at open is durable"
-    );
+    assert_eq!(wal.watermarks(group(7)).synced, Some(index(5)), "what is found at open is durable");
 }
 
 #[test]
@@ -57,9 +46,7 @@ fn one_write_and_one_sync_cover_all_groups() {
     let (wal, _) = open(&disk);
     wal.drive();
     let before = wal.stats();
-    let done: Vec<_> = (1..=50)
-        .map(|id| append(&wal, id, vec![entry(id, 1, 1, 20)], Need::Synced))
-        .collect();
+    let done: Vec<_> = (1..=50).map(|id| append(&wal, id, vec![entry(id, 1, 1, 20)], Need::Synced)).collect();
     wal.drive();
     let after = wal.stats();
     assert_eq!(after.write_count - before.write_count, 1);
@@ -89,21 +76,14 @@ fn a_vote_waits_for_the_sync_of_everything_its_group_appended() {
     append(&wal, 1, vec![entry(1, 1, 1, 1)], Need::Written);
     let voted = Arc::new(Mutex::new(None));
     let slot = Arc::clone(&voted);
-    wal.vote(
-        group(1),
-        Bytes::from_static(b"vote-1"),
-        Box::new(move |result| *slot.lock() = Some(result)),
-    );
+    wal.vote(group(1), Bytes::from_static(b"vote-1"), Box::new(move |result| *slot.lock() = Some(result)));
     wal.drive_write();
     assert_eq!(*voted.lock(), None);
     wal.drive();
     assert_eq!(*voted.lock(), Some(Ok(())));
     disk.crash(0);
     let (wal, _) = open(&disk);
-    assert_eq!(
-        wal.group(group(1)).unwrap().vote,
-        Some(Bytes::from_static(b"vote-1"))
-    );
+    assert_eq!(wal.group(group(1)).unwrap().vote, Some(Bytes::from_static(b"vote-1")));
     assert_eq!(read_all(&wal, 1).len(), 1);
 }
 
@@ -129,19 +109,11 @@ fn committed_is_carried_by_the_next_write_and_never_writes_itself() {
 fn truncated_and_purged_entries_stay_gone() {
     let disk = SimDisk::new();
     let (wal, _) = open(&disk);
-    append(
-        &wal,
-        1,
-        (1..=10).map(|raw| entry(1, raw, 1, 5)).collect(),
-        Need::Memory,
-    );
+    append(&wal, 1, (1..=10).map(|raw| entry(1, raw, 1, 5)).collect(), Need::Memory);
     wal.truncate_after(group(1), Some(index(6))).unwrap();
     append(&wal, 1, vec![entry(1, 7, 2, 5)], Need::Memory);
     wal.purge(group(1), at(3, 1)).unwrap();
-    let expected: Vec<WalEntry> = (4..=6)
-        .map(|raw| entry(1, raw, 1, 5))
-        .chain([entry(1, 7, 2, 5)])
-        .collect();
+    let expected: Vec<WalEntry> = (4..=6).map(|raw| entry(1, raw, 1, 5)).chain([entry(1, 7, 2, 5)]).collect();
     assert_eq!(read_all(&wal, 1), expected);
     wal.drive();
     wal.drive_sync();
@@ -149,13 +121,8 @@ fn truncated_and_purged_entries_stay_gone() {
     let (wal, scan) = open(&disk);
     assert_eq!(read_all(&wal, 1), expected);
     assert_eq!(scan.groups[0].purged, Some(at(3, 1)));
-    let error = wal
-        .read(group(1), index(2)..index(5), usize::MAX)
-        .unwrap_err();
-    assert!(
-        matches!(error, WalReadError::Purged { first, .. } if first == index(4)),
-        "{error}"
-    );
+    let error = wal.read(group(1), index(2)..index(5), usize::MAX).unwrap_err();
+    assert!(matches!(error, WalReadError::Purged { first, .. } if first == index(4)), "{error}");
 }
 
 #[test]
@@ -166,9 +133,7 @@ fn a_purge_beyond_the_end_moves_the_log() {
     wal.purge(group(1), at(100, 4)).unwrap();
     assert_eq!(wal.group(group(1)).unwrap().last, Some(at(100, 4)));
     let refused = append(&wal, 1, vec![entry(1, 2, 1, 5)], Need::Memory);
-    assert!(
-        matches!(&*refused.lock(), Some(Err(WalFailure::OutOfOrder { expected, .. })) if *expected == index(101))
-    );
+    assert!(matches!(&*refused.lock(), Some(Err(WalFailure::OutOfOrder { expected, .. })) if *expected == index(101)));
     append(&wal, 1, vec![entry(1, 101, 4, 5)], Need::Memory);
     wal.drive();
     wal.drive_sync();
@@ -197,12 +162,7 @@ fn a_dropped_group_does_not_come_back() {
 fn reads_are_bounded_by_bytes_but_give_at_least_one_entry() {
     let disk = SimDisk::new();
     let (wal, _) = open(&disk);
-    append(
-        &wal,
-        1,
-        (1..=10).map(|raw| entry(1, raw, 1, 100)).collect(),
-        Need::Synced,
-    );
+    append(&wal, 1, (1..=10).map(|raw| entry(1, raw, 1, 100)).collect(), Need::Synced);
     let read = |max| wal.read(group(1), index(1)..index(11), max).unwrap().len();
     assert_eq!((read(0), read(150), read(usize::MAX)), (1, 2, 10));
     wal.drive();
@@ -212,22 +172,14 @@ fn reads_are_bounded_by_bytes_but_give_at_least_one_entry() {
     };
     let read = |max| cold.read(group(1), index(1)..index(11), max).unwrap().len();
     assert_eq!((read(0), read(150), read(usize::MAX)), (1, 2, 10));
-    assert!(
-        cold.read(group(9), index(1)..index(2), 10)
-            .unwrap()
-            .is_empty()
-    );
+    assert!(cold.read(group(9), index(1)..index(2), 10).unwrap().is_empty());
 }
 
 #[test]
 fn a_record_larger_than_a_segment_gets_its_own() {
     let disk = SimDisk::new();
     let (wal, _) = open(&disk);
-    let entries = vec![
-        entry(1, 1, 1, 10),
-        entry(1, 2, 1, 100_000),
-        entry(1, 3, 1, 10),
-    ];
+    let entries = vec![entry(1, 1, 1, 10), entry(1, 2, 1, 100_000), entry(1, 3, 1, 10)];
     let done = append(&wal, 1, entries.clone(), Need::Synced);
     wal.drive();
     assert_eq!(*done.lock(), Some(Ok(())));
@@ -243,68 +195,33 @@ fn segments_are_recycled_and_never_give_old_records_back() {
     let (wal, _) = open(&disk);
     for round in 0..40 {
         let first = round * 10 + 1;
-        append(
-            &wal,
-            1,
-            (first..first + 10)
-                .map(|raw| entry(1, raw, 1, 700))
-                .collect(),
-            Need::Synced,
-        );
+        append(&wal, 1, (first..first + 10).map(|raw| entry(1, raw, 1, 700)).collect(), Need::Synced);
         wal.drive();
         if round > 0 {
             wal.purge(group(1), at(first - 1, 1)).unwrap();
         }
         wal.drive();
         // Never more than the target and one on its way.
-        assert!(
-            wal.stats().segment_count <= 4,
-            "round {round}: {}",
-            wal.stats().segment_count
-        );
+        assert!(wal.stats().segment_count <= 4, "round {round}: {}", wal.stats().segment_count);
     }
-    let names: Vec<String> = disk
-        .list(&dir())
-        .unwrap()
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
-    assert!(
-        names.iter().any(|name| name.ends_with(".spare")),
-        "{names:?}"
-    );
+    let names: Vec<String> = disk.list(&dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+    assert!(names.iter().any(|name| name.ends_with(".spare")), "{names:?}");
     wal.drive_sync();
     disk.crash(0);
     let (wal, scan) = open(&disk);
-    assert!(
-        scan.segments
-            .iter()
-            .all(|segment| segment.segment.get() > 20),
-        "old numbers are gone"
-    );
-    let left: Vec<u64> = read_all(&wal, 1)
-        .iter()
-        .map(|entry| entry.index.get())
-        .collect();
+    assert!(scan.segments.iter().all(|segment| segment.segment.get() > 20), "old numbers are gone");
+    let left: Vec<u64> = read_all(&wal, 1).iter().map(|entry| entry.index.get()).collect();
     assert_eq!(left, (391..=400).collect::<Vec<u64>>());
 }
 
 #[test]
 fn an_idle_group_is_rewritten_forward_and_a_lagging_one_is_named() {
     let disk = SimDisk::new();
-    let options = WalOptions {
-        rewrite_group_bytes_max: 2000,
-        ..small()
-    };
+    let options = WalOptions { rewrite_group_bytes_max: 2000, ..small() };
     let (wal, _) = Wal::open_inline(Arc::new(disk.clone()), &dir(), options).unwrap();
     // Group 1 votes and has one small entry and a purge marker, then sleeps. Group 2 lags with a lot.
     wal.vote(group(1), Bytes::from_static(b"idle vote"), Box::new(|_| {}));
-    append(
-        &wal,
-        1,
-        (1..=3).map(|raw| entry(1, raw, 1, 50)).collect(),
-        Need::Synced,
-    );
+    append(&wal, 1, (1..=3).map(|raw| entry(1, raw, 1, 50)).collect(), Need::Synced);
     wal.purge(group(1), at(1, 1)).unwrap();
     wal.drive();
     for raw in 1..=400 {
@@ -316,18 +233,9 @@ fn an_idle_group_is_rewritten_forward_and_a_lagging_one_is_named() {
     }
     wal.drive();
     assert!(wal.stats().rewritten_record_count >= 4);
-    assert!(
-        wal.stats().segment_count <= 5,
-        "{}",
-        wal.stats().segment_count
-    );
+    assert!(wal.stats().segment_count <= 5, "{}", wal.stats().segment_count);
     assert_eq!(wal.pinned_groups(), []);
-    append(
-        &wal,
-        2,
-        (1..=20).map(|raw| entry(2, raw, 1, 500)).collect(),
-        Need::Synced,
-    );
+    append(&wal, 2, (1..=20).map(|raw| entry(2, raw, 1, 500)).collect(), Need::Synced);
     for raw in 401..=800 {
         append(&wal, 3, vec![entry(3, raw, 1, 700)], Need::Synced);
         wal.drive();
@@ -338,10 +246,7 @@ fn an_idle_group_is_rewritten_forward_and_a_lagging_one_is_named() {
     assert_eq!(pinned[0].group, group(2));
     assert_eq!(pinned[0].release_index, Some(index(20)));
     let check = |wal: &Wal| {
-        assert_eq!(
-            wal.group(group(1)).unwrap().vote,
-            Some(Bytes::from_static(b"idle vote"))
-        );
+        assert_eq!(wal.group(group(1)).unwrap().vote, Some(Bytes::from_static(b"idle vote")));
         assert_eq!(read_all(wal, 1), [entry(1, 2, 1, 50), entry(1, 3, 1, 50)]);
         assert_eq!(read_all(wal, 2).len(), 20);
     };
@@ -355,20 +260,13 @@ fn an_idle_group_is_rewritten_forward_and_a_lagging_one_is_named() {
     wal.drive_sync();
     wal.drive();
     assert_eq!(wal.pinned_groups(), []);
-    assert!(
-        wal.stats().segment_count <= 5,
-        "{}",
-        wal.stats().segment_count
-    );
+    assert!(wal.stats().segment_count <= 5, "{}", wal.stats().segment_count);
 }
 
 #[test]
 fn the_queue_is_bounded_and_says_when_there_is_room() {
     let disk = SimDisk::new();
-    let options = WalOptions {
-        queue_bytes_max: 1000,
-        ..small()
-    };
+    let options = WalOptions { queue_bytes_max: 1000, ..small() };
     let (wal, _) = Wal::open_inline(Arc::new(disk), &dir(), options).unwrap();
     assert!(wal.has_room());
     append(&wal, 1, vec![entry(1, 1, 1, 2000)], Need::Memory);
@@ -404,10 +302,7 @@ fn a_failed_sync_is_final_for_everybody() {
     wal.drive();
     assert_eq!(*memory.lock(), Some(Ok(())));
     let failure = wal.failure().expect("sticky");
-    assert!(
-        matches!(&failure, WalFailure::Io { op: "sync", .. }),
-        "{failure}"
-    );
+    assert!(matches!(&failure, WalFailure::Io { op: "sync", .. }), "{failure}");
     assert_eq!(*synced.lock(), Some(Err(failure.clone())));
     assert_eq!(told.load(Ordering::Relaxed), 1);
     let syncs = disk.ops();
@@ -429,35 +324,18 @@ fn a_full_disk_is_final_only_when_a_segment_cannot_be_had() {
     disk.set_full(true);
     let done = append(&wal, 1, vec![entry(1, 1, 1, 100)], Need::Synced);
     wal.drive();
-    assert_eq!(
-        *done.lock(),
-        Some(Ok(())),
-        "the current segment is pre-allocated"
-    );
+    assert_eq!(*done.lock(), Some(Ok(())), "the current segment is pre-allocated");
     disk.set_full(false);
     let entries: Vec<WalEntry> = (2..=60).map(|raw| entry(1, raw, 1, 700)).collect();
     let done = append(&wal, 1, entries, Need::Synced);
     wal.drive();
-    assert_eq!(
-        *done.lock(),
-        Some(Ok(())),
-        "asked again once space was back"
-    );
+    assert_eq!(*done.lock(), Some(Ok(())), "asked again once space was back");
     disk.set_full(true);
     let entries: Vec<WalEntry> = (61..=160).map(|raw| entry(1, raw, 1, 700)).collect();
     let done = append(&wal, 1, entries, Need::Synced);
     wal.drive();
     let failure = wal.failure().expect("no segment, no log");
-    assert!(
-        matches!(
-            &failure,
-            WalFailure::Io {
-                kind: io::ErrorKind::StorageFull,
-                ..
-            }
-        ),
-        "{failure:?}"
-    );
+    assert!(matches!(&failure, WalFailure::Io { kind: io::ErrorKind::StorageFull, .. }), "{failure:?}");
     assert_eq!(*done.lock(), Some(Err(failure)));
     disk.set_full(false);
     disk.crash(0);
@@ -469,41 +347,20 @@ fn a_full_disk_is_final_only_when_a_segment_cannot_be_had() {
 fn a_barrier_covers_what_was_given_before_it() {
     let disk = SimDisk::new();
     let (wal, _) = open(&disk);
-    append(
-        &wal,
-        1,
-        (1..=3).map(|raw| entry(1, raw, 1, 1)).collect(),
-        Need::Written,
-    );
+    append(&wal, 1, (1..=3).map(|raw| entry(1, raw, 1, 1)).collect(), Need::Written);
     let reached = Arc::new(Mutex::new(None));
     let slot = Arc::clone(&reached);
-    wal.sync_barrier(
-        group(1),
-        index(2),
-        Box::new(move |result| *slot.lock() = Some(result)),
-    );
+    wal.sync_barrier(group(1), index(2), Box::new(move |result| *slot.lock() = Some(result)));
     wal.drive_write();
     assert_eq!(*reached.lock(), None);
     wal.drive();
     assert_eq!(*reached.lock(), Some(Ok(())));
     let slot = Arc::clone(&reached);
     *reached.lock() = None;
-    wal.sync_barrier(
-        group(1),
-        index(2),
-        Box::new(move |result| *slot.lock() = Some(result)),
-    );
+    wal.sync_barrier(group(1), index(2), Box::new(move |result| *slot.lock() = Some(result)));
     assert_eq!(*reached.lock(), Some(Ok(())), "at once if it is synced");
     let slot = Arc::clone(&reached);
     *reached.lock() = None;
-    wal.sync_barrier(
-        group(99),
-        index(2),
-        Box::new(move |result| *slot.lock() = Some(result)),
-    );
-    assert_eq!(
-        *reached.lock(),
-        Some(Ok(())),
-        "an unknown group has nothing to sync"
-    );
+    wal.sync_barrier(group(99), index(2), Box::new(move |result| *slot.lock() = Some(result)));
+    assert_eq!(*reached.lock(), Some(Ok(())), "an unknown group has nothing to sync");
 }

@@ -37,39 +37,12 @@ impl Script {
                     len: next(2500) as usize,
                     need: Need::Synced,
                 },
-                7..=8 => Call::Append {
-                    group: 1,
-                    count: 1,
-                    term: 2,
-                    len: next(300) as usize,
-                    need: Need::Written,
-                },
-                9 => Call::Append {
-                    group: 2,
-                    count: 1,
-                    term: 1,
-                    len: next(400) as usize,
-                    need: Need::Synced,
-                },
-                10 => Call::Append {
-                    group: 3,
-                    count: 2,
-                    term: 1,
-                    len: next(900) as usize,
-                    need: Need::Synced,
-                },
-                11 => Call::Vote {
-                    group: 1 + next(3),
-                    vote: next(1000),
-                },
-                12 => Call::Truncate {
-                    group: 1,
-                    back: next(4),
-                },
-                13..=14 => Call::Purge {
-                    group: 1,
-                    keep: next(4),
-                },
+                7..=8 => Call::Append { group: 1, count: 1, term: 2, len: next(300) as usize, need: Need::Written },
+                9 => Call::Append { group: 2, count: 1, term: 1, len: next(400) as usize, need: Need::Synced },
+                10 => Call::Append { group: 3, count: 2, term: 1, len: next(900) as usize, need: Need::Synced },
+                11 => Call::Vote { group: 1 + next(3), vote: next(1000) },
+                12 => Call::Truncate { group: 1, back: next(4) },
+                13..=14 => Call::Purge { group: 1, keep: next(4) },
                 15 => Call::Purge { group: 2, keep: 2 },
                 16 if next(3) == 0 => Call::Drop { group: 3 },
                 16 => Call::Committed { group: 1 },
@@ -82,17 +55,8 @@ impl Script {
 
     /// Runs the script on a log that may stop at any point. Returns what was promised.
     fn run(&self, disk: &SimDisk) -> BTreeMap<u64, History> {
-        let mut histories: BTreeMap<u64, History> = (1..4)
-            .map(|id| {
-                (
-                    id,
-                    History {
-                        states: vec![None],
-                        ..History::default()
-                    },
-                )
-            })
-            .collect();
+        let mut histories: BTreeMap<u64, History> =
+            (1..4).map(|id| (id, History { states: vec![None], ..History::default() })).collect();
         let Ok((wal, _)) = Wal::open_inline(Arc::new(disk.clone()), &dir(), small()) else {
             return histories;
         };
@@ -106,10 +70,7 @@ impl Script {
             };
             let mut state = history.states.last().cloned().flatten();
             // One record per entry: a batch may be found in part, as long as it was not promised.
-            if let Call::Append {
-                count, term, len, ..
-            } = call
-            {
+            if let Call::Append { count, term, len, .. } = call {
                 let mut part = state.clone().unwrap_or_default();
                 for _ in 1..*count {
                     part.push(*term, *len);
@@ -118,10 +79,7 @@ impl Script {
             }
             let number = history.states.len();
             let promise = match call {
-                Call::Append {
-                    need: Need::Written,
-                    ..
-                } => Arc::clone(&history.promised_written),
+                Call::Append { need: Need::Written, .. } => Arc::clone(&history.promised_written),
                 _ => Arc::clone(&history.promised_synced),
             };
             let done: Done = Box::new(move |result| {
@@ -175,43 +133,22 @@ fn crash_everywhere(seed: u64, len: usize, crash_seeds: u64) {
             } else {
                 crashed.kill();
             }
-            let last_stop = if power_lost {
-                LastStop::PowerLost
-            } else {
-                LastStop::PageCacheKept
-            };
-            let options = WalOptions {
-                last_stop,
-                ..small()
-            };
+            let last_stop = if power_lost { LastStop::PowerLost } else { LastStop::PageCacheKept };
+            let options = WalOptions { last_stop, ..small() };
             let opened = Wal::open_inline(Arc::new(crashed.clone()), &dir(), options);
             let (wal, _) = opened.unwrap_or_else(|error| panic!("{context}: {error}"));
             check(&wal, &histories, power_lost, &context);
             // And again: what was found must not be lost by the next crash, nor what is added now.
             let before: Vec<_> = (1..4).map(|id| ModelGroup::of(&wal, id)).collect();
             let mut group_four = None;
-            let call = Call::Append {
-                group: 4,
-                count: 3,
-                term: 9,
-                len: 700,
-                need: Need::Synced,
-            };
-            ModelGroup::perform(
-                &mut group_four,
-                &call,
-                &wal,
-                Box::new(|result| result.unwrap()),
-            );
+            let call = Call::Append { group: 4, count: 3, term: 9, len: 700, need: Need::Synced };
+            ModelGroup::perform(&mut group_four, &call, &wal, Box::new(|result| result.unwrap()));
             wal.drive();
             crashed.crash(crash);
             let (wal, _) = open(&crashed);
             let after: Vec<_> = (1..4).map(|id| ModelGroup::of(&wal, id)).collect();
             assert_eq!(after, before, "{context}: second crash");
-            assert!(
-                ModelGroup::same(&ModelGroup::of(&wal, 4), &group_four),
-                "{context}: second crash"
-            );
+            assert!(ModelGroup::same(&ModelGroup::of(&wal, 4), &group_four), "{context}: second crash");
         }
     }
 }

@@ -18,31 +18,12 @@ pub(super) struct ModelGroup {
 
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Append {
-        group: u64,
-        count: u64,
-        term: u64,
-        len: usize,
-        need: Need,
-    },
-    Truncate {
-        group: u64,
-        back: u64,
-    },
-    Purge {
-        group: u64,
-        keep: u64,
-    },
-    Vote {
-        group: u64,
-        vote: u64,
-    },
-    Committed {
-        group: u64,
-    },
-    Drop {
-        group: u64,
-    },
+    Append { group: u64, count: u64, term: u64, len: usize, need: Need },
+    Truncate { group: u64, back: u64 },
+    Purge { group: u64, keep: u64 },
+    Vote { group: u64, vote: u64 },
+    Committed { group: u64 },
+    Drop { group: u64 },
     Write,
     Sync,
     Drive,
@@ -62,27 +43,14 @@ impl ModelGroup {
     /// Applies a call to the model and performs it on the log.
     pub(super) fn perform(slot: &mut Option<Self>, call: &Call, wal: &Wal, done: Done) {
         match *call {
-            Call::Append {
-                group: id,
-                count,
-                term,
-                len,
-                need,
-            } => {
+            Call::Append { group: id, count, term, len, need } => {
                 let model = slot.get_or_insert_default();
                 let first = model.first_next();
-                let entries = (first..first + count)
-                    .map(|raw| entry(id, raw, term, len))
-                    .collect();
+                let entries = (first..first + count).map(|raw| entry(id, raw, term, len)).collect();
                 for _ in 0..count {
                     model.push(term, len);
                 }
-                wal.append(AppendBatch {
-                    group: group(id),
-                    entries,
-                    need,
-                    done,
-                });
+                wal.append(AppendBatch { group: group(id), entries, need, done });
             }
             Call::Truncate { group: id, back } => {
                 let model = slot.get_or_insert_default();
@@ -140,21 +108,9 @@ impl ModelGroup {
             })
             .collect();
         let purged = state.purged.map(|purged| purged.index.get());
-        let vote = state
-            .vote
-            .map(|vote| String::from_utf8(vote.to_vec()).unwrap().parse().unwrap());
-        let next = entries
-            .keys()
-            .last()
-            .copied()
-            .or(purged)
-            .map_or(0, |last| last + 1);
-        Some(Self {
-            vote,
-            purged,
-            next,
-            entries,
-        })
+        let vote = state.vote.map(|vote| String::from_utf8(vote.to_vec()).unwrap().parse().unwrap());
+        let next = entries.keys().last().copied().or(purged).map_or(0, |last| last + 1);
+        Some(Self { vote, purged, next, entries })
     }
 
     /// Whether two states look the same from outside: an empty group's next index cannot be seen, and a group
@@ -185,15 +141,8 @@ impl Call {
 fn call() -> impl Strategy<Value = Call> {
     let group = 1..4u64;
     let need = prop_oneof![Just(Need::Memory), Just(Need::Written), Just(Need::Synced)];
-    let append = (group.clone(), 1..5u64, 1..4u64, 0..2500usize, need).prop_map(
-        |(group, count, term, len, need)| Call::Append {
-            group,
-            count,
-            term,
-            len,
-            need,
-        },
-    );
+    let append = (group.clone(), 1..5u64, 1..4u64, 0..2500usize, need)
+        .prop_map(|(group, count, term, len, need)| Call::Append { group, count, term, len, need });
     prop_oneof![
         8 => append,
         2 => (group.clone(), 0..6u64).prop_map(|(group, back)| Call::Truncate { group, back }),
@@ -222,23 +171,15 @@ fn check(rounds: Vec<(Vec<Call>, Stop)>) {
         assert_eq!(scan.end, ScanEnd::Clean);
         for (id, expected) in &model {
             let found = ModelGroup::of(&wal, *id);
-            assert!(
-                ModelGroup::same(&found, expected),
-                "group {id} reopened: {found:?}, not {expected:?}"
-            );
+            assert!(ModelGroup::same(&found, expected), "group {id} reopened: {found:?}, not {expected:?}");
         }
         for call in &calls {
             let mut none = None;
-            let slot = call
-                .group()
-                .map_or(&mut none, |id| model.entry(id).or_default());
+            let slot = call.group().map_or(&mut none, |id| model.entry(id).or_default());
             ModelGroup::perform(slot, call, &wal, Box::new(|result| result.unwrap()));
             if let Some(id) = call.group() {
                 let (found, expected) = (ModelGroup::of(&wal, id), &model[&id]);
-                assert!(
-                    ModelGroup::same(&found, expected),
-                    "{call:?}: {found:?}, not {expected:?}"
-                );
+                assert!(ModelGroup::same(&found, expected), "{call:?}: {found:?}, not {expected:?}");
             }
         }
         match stop {
