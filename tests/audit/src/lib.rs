@@ -4,7 +4,7 @@
 //! It knows nothing of any server's insides: only the NATS client protocol and the JetStream API,
 //! so the same audit judges any server that speaks them. A [`Publisher`] sends messages, each with
 //! a unique `Nats-Msg-Id`, retries the way an application would (same id), and writes each outcome
-//! into a [`Ledger`] with its own SHA-256 of the payload. [`verify`] then reads every sequence from
+//! into a [`Ledger`] with its own SHA-256 of the payload. [`verify()`] then reads every sequence from
 //! every node, four ways, and checks:
 //!
 //! | | |
@@ -19,7 +19,7 @@
 //! | I8 | no consumer's position is beyond the stream; a new consumer is given every message once |
 //!
 //! I9 (the same after a clean restart) and I10 (health never claimed more) are the caller's: call
-//! [`verify`] again, and compare with what the nodes said. A ledger remembers the sequences it has
+//! [`verify()`] again, and compare with what the nodes said. A ledger remembers the sequences it has
 //! seen, so a second audit also catches a stream that went backwards in between.
 
 mod checks;

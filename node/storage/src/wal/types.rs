@@ -23,7 +23,7 @@ pub struct WalEntry {
 /// When an append counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// At once. A later failure is told through [`WalOptions::on_failure`].
+    /// At once. A later failure is told through the `on_failure` callback.
     Memory,
     /// When the kernel has it: it survives a process crash.
     Written,
