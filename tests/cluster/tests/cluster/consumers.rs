@@ -35,8 +35,17 @@ impl Drain {
     ) -> anyhow::Result<()> {
         let mut deadline = Instant::now() + patience;
         loop {
-            if goal().is_some_and(|goal| self.acked.len() as u64 >= goal) {
-                return Ok(());
+            if let Some(goal) = goal() {
+                if self.acked.len() as u64 >= goal {
+                    return Ok(());
+                }
+                // An ack whose answer was lost may have taken effect: then the server says that nothing is left.
+                if self.deliveries.len() as u64 >= goal {
+                    let mut again = consumer.clone();
+                    if again.info().await.is_ok_and(|info| info.num_ack_pending == 0 && info.num_pending == 0) {
+                        return Ok(());
+                    }
+                }
             }
             ensure!(
                 Instant::now() < deadline,
@@ -50,6 +59,8 @@ impl Drain {
                 sleep(100).await;
                 continue;
             };
+            // The whole batch is read before its first ack: a copy that was sent before an ack was confirmed proves nothing.
+            let mut received = Vec::new();
             while let Ok(Some(Ok(message))) = tokio::time::timeout(Duration::from_secs(2), batch.next()).await {
                 let seq = message.info().map_err(|error| anyhow::anyhow!("{error}"))?.stream_sequence;
                 *self.deliveries.entry(seq).or_default() += 1;
@@ -59,6 +70,9 @@ impl Drain {
                 if self.deliveries[&seq] == 1 {
                     self.order.push(seq);
                 }
+                received.push((seq, message));
+            }
+            for (seq, message) in received {
                 // Only a confirmed ack says that the message must not come again.
                 if tokio::time::timeout(Duration::from_secs(1), message.double_ack())
                     .await
