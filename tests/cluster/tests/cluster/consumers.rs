@@ -74,7 +74,7 @@ impl Drain {
             }
             for (seq, message) in received {
                 // Only a confirmed ack says that the message must not come again.
-                if tokio::time::timeout(Duration::from_secs(1), message.double_ack())
+                if tokio::time::timeout(Duration::from_millis(300), message.double_ack())
                     .await
                     .is_ok_and(|acked| acked.is_ok())
                     && self.acked.insert(seq)

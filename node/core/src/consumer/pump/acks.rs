@@ -22,7 +22,10 @@ impl ConsumerPump {
                 self.arrivals.push_back(request);
             }
             let takes_effect = self.take_ack(&ack, state, view, now, decided);
-            if let Some(to) = &ack.reply {
+            // A former leader may have sent what the log does not know as delivered: it will be sent again, so an ack of
+            // it must not be confirmed.
+            let unknown = ack.seq > state.delivered().stream && ack.seq >= self.cursor.position();
+            if let Some(to) = ack.reply.as_ref().filter(|_| takes_effect || !unknown) {
                 if takes_effect {
                     decided.replies.push(to.clone());
                 } else if !decided.acks.is_empty() {

@@ -405,6 +405,16 @@ fn a_double_ack_is_confirmed_only_when_applied_also_if_repeated() {
 }
 
 #[test]
+fn an_ack_of_what_a_former_leader_sent_is_not_confirmed_and_the_message_comes_again() {
+    let mut world = world();
+    world.publish(2);
+    world.ack_with_reply(1, AckVerb::Ack, Some("r"));
+    assert_eq!(world.settle(), []);
+    world.pull(request("a", 2));
+    assert_eq!(delivered(&world.settle()), [(1, 1), (2, 1)]);
+}
+
+#[test]
 fn ack_and_next_does_both() {
     let mut world = world();
     world.publish(2);
