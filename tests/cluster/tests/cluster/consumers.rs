@@ -73,10 +73,12 @@ impl Drain {
                 received.push((seq, message));
             }
             for (seq, message) in received {
+                // The library's own double ack takes the 503 of a time without leader for a confirmation; a request does not.
+                let Some(reply) = message.reply.clone() else { continue };
+                let client = message.context.client();
+                let ack = client.request(reply, "+ACK".into());
                 // Only a confirmed ack says that the message must not come again.
-                if tokio::time::timeout(Duration::from_millis(300), message.double_ack())
-                    .await
-                    .is_ok_and(|acked| acked.is_ok())
+                if tokio::time::timeout(Duration::from_secs(1), ack).await.is_ok_and(|acked| acked.is_ok())
                     && self.acked.insert(seq)
                 {
                     deadline = Instant::now() + patience;
