@@ -14,7 +14,7 @@ help: ## list the targets
 
 demo: ## three nodes, 100 000 messages, two kill -9, one durability change; counts what was lost
 	@tests/tools/rust-toolchain
-	@echo "building headwater (release); the first build takes about 6 minutes on 2 cores"
+	@echo "building headwater (release); the first build may take up to 15 minutes on 2 busy cores"
 	@$(CARGO) build --release --locked -q -p headwater
 	@target/release/headwater demo
 
