@@ -121,6 +121,9 @@ impl RaftLogReader<TypeConfig> for LogStore {
         range: RB,
     ) -> io::Result<Vec<Entry>> {
         let (start, end) = self.bounds(&range);
+        // A log need not start at 0: what was never in it is not there to be read, which is not an error here.
+        let first = self.wal.group(self.group).and_then(|g| g.first).map_or(start, LogIndex::get);
+        let start = start.max(first);
         if start >= end { Ok(Vec::new()) } else { self.read(start, end, usize::MAX) }
     }
 
@@ -253,7 +256,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
-        self.shared.lock().last = last;
+        {
+            let mut shared = self.shared.lock();
+            // Cutting beyond the end keeps the end, and what is purged stays purged.
+            let (end, purged) = (shared.last, shared.purged);
+            shared.last = last.min(end).max(purged);
+        }
         let index = last.map_or(LogIndex::new(0), |id| LogIndex::new(id.index()));
         self.wal.truncate_after(self.group, last.map(|_| index)).map_err(io::Error::other)
     }

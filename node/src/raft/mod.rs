@@ -9,6 +9,8 @@ mod log_store;
 mod machine;
 mod network;
 mod receiver;
+#[cfg(test)]
+mod suite;
 pub(crate) mod transfer;
 mod types;
 

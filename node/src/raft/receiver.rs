@@ -232,3 +232,23 @@ async fn serve_stream(
     }
     receiver.streams.lock().remove(&(from, stream));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_proves_only_commits_of_its_own_term() {
+        let told = |leader_commit: Option<LogPos>| {
+            told_commit(&AppendEntriesRequest {
+                vote: Vote::new_committed(7, 2),
+                prev_log_id: None,
+                entries: Vec::new(),
+                leader_commit: leader_commit.map(to_log_id),
+            })
+        };
+        assert_eq!(told(None), 0);
+        assert_eq!(told(Some(log_pos(6, 40))), 0, "its predecessors may have committed more");
+        assert_eq!(told(Some(log_pos(7, 41))), 41);
+    }
+}
