@@ -1,7 +1,7 @@
 //! Configuration of one node: flags, environment and file become one validated [`NodeConfig`].
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
@@ -31,7 +31,7 @@ pub(crate) struct NodeArgs {
     pub(crate) peers: Option<String>,
     /// Folder that holds the node's data
     #[arg(long, env = "HEADWATER_STORE_DIR", value_name = "DIR")]
-    pub(crate) store_dir: Option<PathBuf>,
+    pub(crate) store_dir: Option<String>,
     /// HOST:PORT that clients are told to use for this node [default: the listen address]
     #[arg(long, env = "HEADWATER_CLIENT_ADVERTISE", value_name = "HOST:PORT")]
     pub(crate) client_advertise: Option<String>,
@@ -40,10 +40,11 @@ pub(crate) struct NodeArgs {
     pub(crate) cluster_advertise: Option<String>,
     /// File with the token that changing admin calls must carry; without it only loopback may make them
     #[arg(long, env = "HEADWATER_ADMIN_TOKEN_FILE", value_name = "FILE")]
-    pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) admin_token_file: Option<String>,
     /// Largest message payload in bytes [default: 1048576]
     #[arg(long, env = "HEADWATER_MAX_PAYLOAD", value_name = "BYTES")]
-    pub(crate) max_payload: Option<u64>,
+    #[serde(deserialize_with = "number_or_text")]
+    pub(crate) max_payload: Option<String>,
 }
 
 /// One seed: a name and where to dial it.
@@ -88,7 +89,7 @@ pub(crate) fn load(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "settings are read once at start, not through the store's disk")]
-fn read_file(path: &std::path::Path) -> std::io::Result<String> {
+fn read_file(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
@@ -152,6 +153,8 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
             Some((n, addr)) if !n.is_empty() && host_port(addr) => {
                 if peers.iter().any(|p: &Peer| p.name == n) {
                     problems.push(format!("--peers: the name {n:?} stands twice"));
+                } else if let Some(other) = peers.iter().find(|p| p.addr == addr) {
+                    problems.push(format!("--peers: {n} and {} have the same address {addr}", other.name));
                 }
                 peers.push(Peer { name: n.to_owned(), addr: addr.to_owned() });
             }
@@ -162,7 +165,7 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
         problems.push(format!("--peers: does not list this node, --name {name}"));
     }
 
-    let store_dir = args.store_dir.unwrap_or_else(|| {
+    let store_dir = args.store_dir.filter(|dir| !dir.is_empty()).map(PathBuf::from).unwrap_or_else(|| {
         problems.push("--store-dir: missing; name the folder that holds the node's data".to_owned());
         PathBuf::new()
     });
@@ -178,21 +181,23 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
     let own_seed = peers.iter().find(|p| p.name == name).map_or_else(|| cluster_listen.to_string(), |p| p.addr.clone());
     let cluster_advertise = advertise("--cluster-advertise", args.cluster_advertise, own_seed);
 
-    let admin_token = args.admin_token_file.and_then(|path| match read_file(&path) {
+    let admin_token = args.admin_token_file.and_then(|path| match read_file(Path::new(&path)) {
         Ok(text) if text.trim().is_empty() => {
-            problems.push(format!("--admin-token-file {}: the file is empty", path.display()));
+            problems.push(format!("--admin-token-file {path:?}: the file is empty"));
             None
         }
         Ok(text) => Some(text.trim().to_owned()),
         Err(e) => {
-            problems.push(format!("--admin-token-file {}: {e}", path.display()));
+            problems.push(format!("--admin-token-file {path:?}: {e}"));
             None
         }
     });
-    let max_payload = args.max_payload.unwrap_or(1 << 20);
-    if max_payload == 0 || max_payload > MAX_PAYLOAD_LIMIT {
-        problems.push(format!("--max-payload {max_payload}: use 1 to {MAX_PAYLOAD_LIMIT} bytes"));
-    }
+    let max_payload = args.max_payload.as_deref().map_or(Some(1 << 20), |text| text.parse::<u64>().ok());
+    let max_payload = max_payload.filter(|bytes| (1..=MAX_PAYLOAD_LIMIT).contains(bytes)).unwrap_or_else(|| {
+        let given = args.max_payload.as_deref().unwrap_or_default();
+        problems.push(format!("--max-payload {given:?}: use a number from 1 to {MAX_PAYLOAD_LIMIT} (bytes)"));
+        0
+    });
 
     if problems.is_empty() {
         Ok(NodeConfig {
@@ -212,6 +217,20 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
     }
 }
 
+/// The file may say a number, as TOML has them; what is wrong with it is told with all the rest.
+fn number_or_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(i64),
+        Text(String),
+    }
+    Ok(Some(match Either::deserialize(from)? {
+        Either::Number(n) => n.to_string(),
+        Either::Text(text) => text,
+    }))
+}
+
 fn host_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0))
 }
@@ -227,16 +246,17 @@ mod tests {
             listen: Some("localhost".into()),
             http: Some("127.0.0.1:1".into()),
             cluster_listen: Some("127.0.0.1:1".into()),
-            peers: Some("n2=127.0.0.1:6222,nope,n2=127.0.0.1:7".into()),
+            peers: Some("n2=127.0.0.1:6222,nope,n2=127.0.0.1:7,n3=127.0.0.1:6222".into()),
             client_advertise: Some("x".into()),
-            max_payload: Some(0),
+            store_dir: Some(String::new()),
+            max_payload: Some("-5".into()),
             ..NodeArgs::default()
         };
         let problems = load(args).unwrap_err();
         for flag in ["--name", "--listen", "--cluster-listen", "--store-dir", "--client-advertise", "--max-payload"] {
             assert!(problems.iter().any(|p| p.starts_with(flag)), "{flag} in {problems:?}");
         }
-        assert_eq!(problems.iter().filter(|p| p.starts_with("--peers")).count(), 3, "{problems:?}");
+        assert_eq!(problems.iter().filter(|p| p.starts_with("--peers")).count(), 4, "{problems:?}");
     }
 
     #[test]
@@ -244,10 +264,11 @@ mod tests {
     fn flags_win_over_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.toml");
-        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\n").unwrap();
+        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\n")
+            .unwrap();
         let config =
             load(NodeArgs { config: Some(path.clone()), name: Some("flag".into()), ..NodeArgs::default() }).unwrap();
-        assert_eq!((config.name.as_str(), config.listen.port()), ("flag", 5000));
+        assert_eq!((config.name.as_str(), config.listen.port(), config.max_payload), ("flag", 5000, 4096));
         std::fs::write(&path, "nam = \"x\"").unwrap();
         let problems = load(NodeArgs { config: Some(path), ..NodeArgs::default() }).unwrap_err();
         assert!(problems[0].contains("nam"), "{problems:?}");

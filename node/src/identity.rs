@@ -109,6 +109,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let store = config.store_dir.clone();
     let shown = store.display().to_string();
+    disk.create_dir_all(&store).with_context(|| format!("--store-dir {shown}: the folder cannot be made"))?;
     let lock = lock_store(&*disk, &store)
         .with_context(|| format!("--store-dir {shown}: cannot be locked; is another node using it?"))?;
     let found = HardState::load(&*disk, &store)

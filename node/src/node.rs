@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::join_all;
 use headwater_core::catalog::{Addresses, CatalogCommand, CatalogResponse, NodeName};
 use headwater_core::ids::{Generation, RaftNodeId, StreamId};
 use headwater_protocol::api::stream::StreamInfo;
@@ -36,6 +37,8 @@ pub(crate) const ACCOUNT: &str = "$G";
 pub(crate) const CLUSTER_NAME: &str = "headwater";
 /// How often every replica is looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// How long it takes to hear from peers that are told to stop at the same moment.
+const LEAVING_HEARD_IN: Duration = Duration::from_millis(100);
 /// Grace for handing over and flushing at a stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(8);
 
@@ -44,6 +47,8 @@ mod kind {
     pub(super) const LEADS: u8 = 0x2a;
     /// `stream u64 | generation u64 | raft id u64`: a replica has drained past the barrier.
     pub(super) const DRAINED: u8 = 0x28;
+    /// The sender is about to stop: it takes no leadership any more.
+    pub(super) const LEAVING: u8 = 0x2d;
     /// A stream's name; answered by its description from its leader.
     pub(super) const STREAM_INFO: u8 = 0x2b;
 }
@@ -71,8 +76,12 @@ pub(crate) struct Context {
     /// What empty peers said of themselves, for founding a cluster.
     heard: Mutex<BTreeMap<String, bootstrap::Heard>>,
     heard_changed: Notify,
+    /// Peers that said they are about to stop.
+    leaving: Mutex<BTreeSet<NodeId>>,
     api_total: AtomicU64,
     api_errors: AtomicU64,
+    /// The routes of the admin API, once it is served: peers call them too.
+    pub(crate) admin: OnceLock<axum::Router>,
     /// The client listener is open.
     pub(crate) serving: AtomicBool,
     pub(crate) started: std::time::Instant,
@@ -182,6 +191,11 @@ impl Context {
         self.heard_changed.notify_one();
     }
 
+    /// Whether a peer is about to stop.
+    pub(crate) fn is_leaving(&self, node: NodeId) -> bool {
+        self.leaving.lock().contains(&node)
+    }
+
     /// Whether a node id belongs to a current member, by the catalogue or by the meta group itself.
     pub(crate) fn is_member(&self, node: NodeId) -> bool {
         self.meta.current_nodes().contains(&node) || self.meta.state().is_some_and(|s| s.members.nodes.contains(&node))
@@ -229,7 +243,7 @@ impl Directory for Ids {
 
 /// Messages from peers, sorted to whom they belong. The context is set once it exists.
 #[derive(Default)]
-struct Peers(std::sync::OnceLock<Arc<Context>>, std::sync::OnceLock<(Arc<Identity>, NodeConfig)>);
+struct Peers(OnceLock<Arc<Context>>, OnceLock<(Arc<Identity>, NodeConfig)>);
 
 impl Peers {
     fn context(&self) -> Option<&Arc<Context>> {
@@ -286,6 +300,7 @@ impl PeerHandler for Peers {
         context.receiver.on_down(node);
         context.forwards.on_down(node);
         context.broker.peer_down(node);
+        context.leaving.lock().remove(&node);
     }
 
     fn on_message(&self, from: NodeId, message: u8, body: Bytes) {
@@ -307,6 +322,9 @@ impl PeerHandler for Peers {
                 if let (Some(stream), Some(term)) = (n(0), n(8)) {
                     context.streams.claimed(stream, term, from);
                 }
+            }
+            kind::LEAVING => {
+                context.leaving.lock().insert(from);
             }
             kind::DRAINED => {
                 if let (Some(stream), Some(generation), Some(replica)) = (n(0), n(8), n(16))
@@ -342,6 +360,9 @@ impl PeerHandler for Peers {
                     Some(info) => Ok(vec![Bytes::from(serde_json::to_vec(&info).expect("plain data"))]),
                     None => Err("not led here".to_owned()),
                 });
+            }
+            crate::admin::peer::KIND => {
+                tokio::spawn(async move { respond.send(crate::admin::peer::serve(context, body).await) });
             }
             meta::kind::JOIN => {
                 tokio::spawn(async move { respond.send(crate::join::serve_join(&context, body).await) });
@@ -425,8 +446,10 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         changed: Notify::new(),
         heard: Mutex::default(),
         heard_changed: Notify::new(),
+        leaving: Mutex::default(),
         api_total: AtomicU64::new(0),
         api_errors: AtomicU64::new(0),
+        admin: OnceLock::new(),
         serving: AtomicBool::new(false),
         started: std::time::Instant::now(),
         stopping: CancellationToken::new(),
@@ -534,11 +557,20 @@ async fn stop(context: &Arc<Context>) {
     tracing::info!("stopping");
     context.broker.lame_duck();
     let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
+    for peer in context.transport.peers() {
+        // Who does not hear it finds out when the link goes.
+        let _down = context.transport.send(peer.node_id, kind::LEAVING, &[]);
+    }
+    // Peers that are being stopped too say so within moments, and then are not waited for.
+    tokio::time::sleep(LEAVING_HEARD_IN).await;
     let handing = async {
-        for replica in context.streams.all_local().into_iter().filter(|r| r.leads() && r.is_replicated()) {
-            // Nobody may be up to take over; then the log is as safe as after kill -9.
-            let _nobody = replica.hand_over(context, None).await;
-        }
+        let streams = context.streams.all_local().into_iter().filter(|r| r.leads()).filter_map(|r| r.raft());
+        let meta = context.meta.raft().filter(|_| context.meta.leads()).cloned();
+        // Nobody may be up to take over; then the log is as safe as after kill -9.
+        join_all(streams.chain(meta).map(|group| async move {
+            let _nobody = crate::handover::hand_over(context, &group, None).await;
+        }))
+        .await;
     };
     // What was not handed over in time elects a new leader by itself.
     let _late = tokio::time::timeout_at(deadline, handing).await;

@@ -10,12 +10,10 @@ use serde::de::DeserializeOwned;
 
 use super::Admin;
 use super::error::Refusal;
+use super::peer::FromPeer;
 
 /// Largest body that is read (bytes). Configurations are the largest bodies, a few kB.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// A call that another node passed on carries that node's name here; it is not passed on again.
-pub(super) const FORWARDED: &str = "headwater-forwarded";
-
 /// A call whose sender may change things.
 pub(crate) struct Call {
     pub(super) method: Method,
@@ -37,18 +35,16 @@ impl FromRequest<Arc<Admin>> for Call {
     type Rejection = Refusal;
 
     async fn from_request(request: Request<Body>, admin: &Arc<Admin>) -> Result<Self, Refusal> {
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|c| c.0);
-        authorize(admin.context.config.admin_token.as_deref(), request.headers(), peer)?;
+        let forwarded = request.extensions().get::<FromPeer>().is_some();
+        if !forwarded {
+            let caller = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|c| c.0);
+            authorize(admin.context.config.admin_token.as_deref(), request.headers(), caller)?;
+        }
         let (parts, body) = request.into_parts();
         let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| {
             Refusal::too_large(format!("the body must be at most {BODY_BYTES_MAX} bytes, and complete"))
         })?;
-        Ok(Self {
-            method: parts.method,
-            path: parts.uri.path().to_owned(),
-            forwarded: parts.headers.contains_key(FORWARDED),
-            body,
-        })
+        Ok(Self { method: parts.method, path: parts.uri.path().to_owned(), forwarded, body })
     }
 }
 

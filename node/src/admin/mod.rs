@@ -1,34 +1,34 @@
 //! The admin and monitoring API: HTTP and JSON, on the data thread.
 //!
 //! Reading is open to all; changing needs the admin token (or, without one, a caller on this machine) and the live
-//! fence. A call that another node must serve is passed on to it, once.
+//! fence. A call that another node must serve is passed on to it over the peer link, once.
 
+mod address;
 mod call;
 mod durability;
 mod error;
 pub(crate) mod fence;
-mod forward;
 mod health;
 mod leadership;
 mod maintenance;
 mod metrics;
 mod monitor;
+pub(crate) mod peer;
 mod recovery;
 mod restart_check;
 mod streams;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
+pub(crate) use address::admin_url;
 pub(crate) use durability::step as durability_step;
 pub(crate) use error::Refusal;
-pub(crate) use forward::{admin_url, root};
 pub(crate) use leadership::transfer as leadership_transfer;
 pub(crate) use recovery::report as recovery_report;
 pub(crate) use streams::stream_report;
@@ -36,11 +36,17 @@ pub(crate) use streams::stream_report;
 use crate::node::Context;
 use crate::transport::NodeId;
 
+/// Where leadership is handed over.
+pub(crate) const LEADERSHIP_TRANSFER: &str = "/v1/leadership/transfer";
+
+/// Where a step of a durability change is taken.
+pub(crate) fn durability_path(stream: &str) -> String {
+    address::path(&["v1", "streams", crate::node::ACCOUNT, stream, "durability", "step"])
+}
+
 /// What the handlers share.
 pub(crate) struct Admin {
     context: Arc<Context>,
-    /// For calls to other nodes.
-    http: reqwest::Client,
     maintenance: maintenance::Window,
 }
 
@@ -63,13 +69,9 @@ pub(crate) async fn serve(listener: std::net::TcpListener, context: Arc<Context>
 async fn try_serve(listener: std::net::TcpListener, context: Arc<Context>) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let http = reqwest::Client::builder()
-        .connect_timeout(Duration::from_secs(1))
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()?;
-    let admin = Arc::new(Admin { context, http, maintenance: maintenance::Window::default() });
-    let service = router(admin).into_make_service_with_connect_info::<SocketAddr>();
+    let admin = Arc::new(Admin { context: Arc::clone(&context), maintenance: maintenance::Window::default() });
+    let router = context.admin.get_or_init(|| router(admin)).clone();
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
     Ok(())
 }
@@ -88,7 +90,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/v1/recovery", get(recovery::get))
         .route("/v1/restart-check", get(restart_check::get))
         .route("/v1/fence", post(fence::post))
-        .route("/v1/leadership/transfer", post(leadership::post))
+        .route(LEADERSHIP_TRANSFER, post(leadership::post))
         .route("/v1/maintenance", post(maintenance::post))
         .route(stream, get(streams::get).put(streams::put).delete(streams::delete))
         .route(&format!("{stream}/durability/step"), post(durability::post))

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admin;
-use super::forward::admin_url;
+use super::address::admin_url;
 use crate::jetstream::streams::config_of;
 use crate::node::{ACCOUNT, Context};
 use crate::raft::GroupState;

@@ -11,8 +11,8 @@ use headwater_core::catalog::NodeState;
 use headwater_crds::{ReplicaPhase, SyncMode};
 use headwater_plan::wire::{GroupReport, RecoveryReport, RestartCheck, RestartRisk};
 
-use super::forward::{admin_url, root};
-use super::{Admin, recovery};
+use super::{Admin, peer, recovery};
+use crate::transport::NodeId;
 
 /// Longest wait for another node's report. Who does not answer in time does not count.
 const DEADLINE: Duration = Duration::from_millis(1500);
@@ -30,20 +30,16 @@ pub(super) async fn get(State(admin): State<Arc<Admin>>) -> Json<RestartCheck> {
 }
 
 async fn ask(admin: &Admin) -> Reports {
-    let own = &admin.context.config.name;
-    let others: Vec<(String, String)> = admin.context.meta.read(|c| {
-        let others = c.nodes().filter(|n| n.state != NodeState::Removed && n.name.as_str() != own);
-        others.map(|n| (n.name.as_str().to_owned(), admin_url(n))).collect()
+    let context = &admin.context;
+    let others: Vec<(String, NodeId)> = context.meta.read(|c| {
+        let others = c.nodes().filter(|n| n.state != NodeState::Removed && n.name.as_str() != context.config.name);
+        others.map(|n| (n.name.as_str().to_owned(), n.incarnation.get())).collect()
     });
-    let asked = others.into_iter().map(|(name, url)| async move {
-        let report = ask_one(&admin.http, &url).await.map_err(|e| format!("no answer from {url}: {}", root(&e)));
-        (name, report)
+    let asked = others.into_iter().map(|(name, node)| async move {
+        let report = peer::get(context, node, "/v1/recovery", DEADLINE).await;
+        (name, report.map_err(|e| format!("no report: {e}")))
     });
     join_all(asked).await.into_iter().collect()
-}
-
-async fn ask_one(http: &reqwest::Client, url: &str) -> Result<RecoveryReport, reqwest::Error> {
-    http.get(format!("{url}/v1/recovery")).timeout(DEADLINE).send().await?.error_for_status()?.json().await
 }
 
 fn check(own: &RecoveryReport, reports: &Reports) -> RestartCheck {

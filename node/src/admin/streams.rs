@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use headwater_core::catalog::{FenceNumber, Owner, StreamEntry, StreamKey};
 use headwater_plan::wire::{self, StreamDelete, StreamPut, StreamReport};
 use headwater_protocol::api::stream_config::StreamConfig;
@@ -13,8 +13,9 @@ use headwater_protocol::rfc3339::ApiTime;
 use serde_json::json;
 
 use super::Admin;
-use super::call::{Call, FORWARDED};
+use super::call::Call;
 use super::error::Refusal;
+use super::peer::FromPeer;
 use crate::jetstream::streams::{config_of, create_in_catalogue, delete_in_catalogue, update_in_catalogue};
 use crate::node::{ACCOUNT, Context};
 
@@ -65,7 +66,7 @@ pub(super) async fn get(
     State(admin): State<Arc<Admin>>,
     Path((account, name)): Name,
     uri: Uri,
-    headers: HeaderMap,
+    peer: Option<Extension<FromPeer>>,
 ) -> Result<Response, Refusal> {
     check_account(&account, &name)?;
     if !admin.context.meta.leads() {
@@ -73,7 +74,7 @@ pub(super) async fn get(
         let call = Call {
             method: Method::GET,
             path: uri.path().to_owned(),
-            forwarded: headers.contains_key(FORWARDED),
+            forwarded: peer.is_some(),
             body: axum::body::Bytes::new(),
         };
         return admin.forward_to_meta_leader(&call).await;

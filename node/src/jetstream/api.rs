@@ -59,6 +59,10 @@ async fn call(context: &Arc<Context>, hops: u8, subject: &[u8], headers: &[u8], 
     if let Err(e) = level::check(headers) {
         return fail(&e);
     }
+    // Nobody can tell when such a node joins, and a request that is carried out long after its sender gave up helps nobody.
+    if context.is_clustered() && context.identity.cluster_id().is_none() {
+        return fail(&error::CLUSTER_NOT_AVAILABLE);
+    }
     let deadline = tokio::time::Instant::now() + LEADER_PATIENCE;
     loop {
         match place(context, &route) {

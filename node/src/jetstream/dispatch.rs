@@ -9,6 +9,7 @@ use headwater_core::ids::{ConsumerSeq, StreamSeq};
 use headwater_protocol::ack::{AckKind, AckSubject, parse_kind};
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::pull;
+use headwater_protocol::status::no_responders;
 
 use super::{api, direct, kind};
 use crate::broker::{ConnHandle, Inbound, JetStream};
@@ -115,14 +116,14 @@ fn to_stream(context: &Arc<Context>, msg: &Inbound<'_>, forward: bool) -> bool {
     if direct && let Some(replica) = context.streams.local(id).filter(|r| r.serves_reads()) {
         return direct::serve(context, &replica, msg);
     }
-    match context.streams.owner(id) {
+    let served = match context.streams.owner(id) {
         Owner::Here(replica) => here(context, &replica, msg),
-        Owner::Node(node) if forward => {
-            let sent = context.transport.send(node, kind::SERVICE, &[encode(msg)]);
-            sent.is_ok()
-        }
+        Owner::Node(node) if forward => context.transport.send(node, kind::SERVICE, &[encode(msg)]).is_ok(),
         Owner::Node(_) | Owner::Nobody => false,
-    }
+    };
+    // Some clients take any answer to an ack for a confirmation, even "no responders": one that found no leader gets
+    // none, and the message comes again.
+    served || msg.subject.starts_with(b"$JS.ACK.")
 }
 
 fn here(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &Inbound<'_>) -> bool {
@@ -208,7 +209,12 @@ pub(crate) fn on_service(context: &Arc<Context>, body: &[u8]) {
     match parse() {
         // Not forwarded again: leadership that moved meanwhile is the client's to retry.
         Some(msg) => {
-            to_stream(context, &msg, false);
+            if !to_stream(context, &msg, false)
+                && let Some(reply) = msg.reply
+            {
+                let block = no_responders(msg.subject);
+                context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload: &[] });
+            }
         }
         None => tracing::warn!("service message from a peer does not parse"),
     }

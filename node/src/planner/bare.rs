@@ -15,32 +15,28 @@ use headwater_core::ids::{Generation, RaftNodeId, StreamId};
 use headwater_core::stream::StorageKind;
 use headwater_plan::{Desired, NodeAnswer, Observed, Request, Step, StreamView, WaitingOn, assemble, render, request};
 
-use super::client::{AdminClient, ClientError};
 use super::now;
 use super::reconciler::checked;
+use crate::admin::peer::{self, PeerError};
 use crate::admin::{self, Refusal, Taken};
 use crate::jetstream::convert;
 use crate::jetstream::streams::config_of;
 use crate::node::Context;
 use crate::stream::StreamReplica;
+use crate::transport::NodeId;
 
 /// Pause between two looks.
 const PACE: Duration = Duration::from_secs(1);
 /// Pause while a change is on its way: a replica drains in a fraction of a second.
 const MOVING_PACE: Duration = Duration::from_millis(250);
+/// Longest wait for another node's report.
+const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the fence is asked for; it is given back after every step.
 const FENCE_TTL_MS: u64 = 3_000;
 
 /// Runs while the node does.
 pub(crate) async fn run(context: Arc<Context>) {
-    let client = match AdminClient::new(context.config.admin_token.clone()) {
-        Ok(client) => client,
-        Err(error) => {
-            tracing::error!(%error, "settings changed by plain clients will not reach replicas by this node's doing");
-            return;
-        }
-    };
-    let mut keeper = Keeper { context: Arc::clone(&context), client, settled: HashMap::new(), told: HashMap::new() };
+    let mut keeper = Keeper { context: Arc::clone(&context), settled: HashMap::new(), told: HashMap::new() };
     let mut pace = PACE;
     loop {
         tokio::select! {
@@ -57,14 +53,11 @@ enum StepError {
     #[error("{0}")]
     Here(Refusal),
     #[error(transparent)]
-    There(#[from] ClientError),
-    #[error("nobody on the catalogue's list leads")]
-    Nobody,
+    There(#[from] PeerError),
 }
 
 struct Keeper {
     context: Arc<Context>,
-    client: AdminClient,
     /// Streams without a replica here that were seen in sync, at which generation of their configuration.
     settled: HashMap<StreamId, Generation>,
     /// What was last said about each stream, so that a wait is told once.
@@ -122,16 +115,16 @@ impl Keeper {
 
     /// Every node's report; this one's without a detour.
     async fn look(&self) -> Vec<NodeAnswer> {
-        let own = &self.context.config.name;
-        let nodes: Vec<(String, String)> = self.context.meta.read(|c| {
+        let context = &self.context;
+        let nodes: Vec<(String, String, NodeId)> = context.meta.read(|c| {
             let current = c.nodes().filter(|n| n.state != NodeState::Removed);
-            current.map(|n| (n.name.as_str().to_owned(), admin::admin_url(n))).collect()
+            current.map(|n| (n.name.as_str().to_owned(), admin::admin_url(n), n.incarnation.get())).collect()
         });
-        join_all(nodes.into_iter().map(|(name, url)| async move {
-            let report = if name == *own {
-                Ok(admin::recovery_report(&self.context))
+        join_all(nodes.into_iter().map(|(name, url, node)| async move {
+            let report = if node == context.node_id {
+                Ok(admin::recovery_report(context))
             } else {
-                self.client.recovery(&url).await.map_err(|e| e.to_string())
+                peer::get(context, node, "/v1/recovery", LOOK_DEADLINE).await.map_err(|e| e.to_string())
             };
             NodeAnswer { name, url, pod: None, at: now(), report }
         }))
@@ -154,7 +147,7 @@ impl Keeper {
             return planned.waiting.iter().any(|w| matches!(w, WaitingOn::Drain { .. } | WaitingOn::Settling { .. }));
         };
         let words = render::step(step);
-        match self.take(step, &desired, &observed, answers).await {
+        match self.take(step, &desired, &observed).await {
             Ok(()) => {
                 tracing::info!(stream = name, step = words, "step taken");
                 true
@@ -166,44 +159,33 @@ impl Keeper {
         }
     }
 
-    async fn take(
-        &self,
-        step: &Step,
-        desired: &Desired,
-        observed: &Observed,
-        answers: &[NodeAnswer],
-    ) -> Result<(), StepError> {
+    async fn take(&self, step: &Step, desired: &Desired, observed: &Observed) -> Result<(), StepError> {
         let holder = self.holder();
         let fence = admin::fence::obtain(&self.context, &holder, FENCE_TTL_MS).await.map_err(StepError::Here)?;
-        let call = request(step, desired, observed, fence.get());
-        let result = self.execute(&call, desired, observed, answers).await;
+        let result = self.execute(&request(step, desired, observed, fence.get()), &desired.name).await;
         // An operator that waits for the fence gets it between two steps; if this fails the fence runs out.
         let _runs_out = admin::fence::give_back(&self.context, &holder).await;
         result
     }
 
     /// Takes the step here if it can be taken here, otherwise at the node that must.
-    async fn execute(
-        &self,
-        call: &Request,
-        desired: &Desired,
-        observed: &Observed,
-        answers: &[NodeAnswer],
-    ) -> Result<(), StepError> {
-        let taken = match call {
-            Request::Durability(step) => admin::durability_step(&self.context, &desired.name, step).await,
-            Request::Transfer(transfer) => admin::leadership_transfer(&self.context, transfer).await,
+    async fn execute(&self, call: &Request, stream: &str) -> Result<(), StepError> {
+        let context = &self.context;
+        match call {
+            Request::Durability(step) => {
+                if let Taken::By(node) = admin::durability_step(context, stream, step).await.map_err(StepError::Here)? {
+                    peer::post(context, node, &admin::durability_path(stream), step).await?;
+                }
+            }
+            Request::Transfer(transfer) => {
+                if let Taken::By(node) = admin::leadership_transfer(context, transfer).await.map_err(StepError::Here)? {
+                    peer::post(context, node, admin::LEADERSHIP_TRANSFER, transfer).await?;
+                }
+            }
             // A wish without a manifest never asks for these.
-            Request::Put(_) | Request::Delete(_) => Ok(Taken::Here),
-        };
-        let node = match taken.map_err(StepError::Here)? {
-            Taken::Here => return Ok(()),
-            Taken::By(node) => node,
-        };
-        let leader = answers.iter().find(|a| a.report.as_ref().is_ok_and(|r| r.node_id == node));
-        let leader = leader.or_else(|| answers.iter().find(|a| Some(a.name.as_str()) == observed.leader()));
-        let url = &leader.ok_or(StepError::Nobody)?.url;
-        Ok(self.client.send(url, &desired.account, &desired.name, call).await?)
+            Request::Put(_) | Request::Delete(_) => {}
+        }
+        Ok(())
     }
 
     /// Logs what is awaited when that changes.

@@ -9,7 +9,6 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::fleet::Member;
-use crate::admin::root;
 
 /// Longest wait for a read.
 const READ_DEADLINE: Duration = Duration::from_secs(2);
@@ -182,6 +181,15 @@ impl AdminClient {
             serde_json::from_slice(&bytes).map_err(|_| malformed(format!("status {status} without a reason")))?;
         Err(ClientError::Refused { status: status.as_u16(), code, message })
     }
+}
+
+/// The innermost cause, which is what a person needs ("connection refused").
+fn root(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
 }
 
 /// `base` + `path`, each part one segment whatever characters it has.

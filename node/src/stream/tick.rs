@@ -1,7 +1,6 @@
 //! What a replica does now and then: expiry, phases, reports, leadership handed over on request.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use headwater_core::catalog::NodeName;
 use headwater_core::ids::{Generation, LogIndex};
@@ -13,8 +12,6 @@ use crate::node::Context;
 
 /// Messages that one expiry entry removes at most.
 const EXPIRE_COUNT_MAX: u32 = 10_000;
-/// A handed-over leadership must have moved within this time.
-const TRANSFER_PATIENCE: Duration = Duration::from_secs(5);
 
 impl StreamReplica {
     /// Runs about ten times a second for every replica; cheap when there is nothing to do.
@@ -87,24 +84,6 @@ impl StreamReplica {
     /// Hands leadership to `preferred`, or to the follower that is closest behind.
     pub(crate) async fn hand_over(&self, context: &Context, preferred: Option<&NodeName>) -> Result<(), String> {
         let raft = self.raft().ok_or("a stream with one replica has nobody to hand over to")?;
-        let state = raft.state();
-        let names = context.node_names();
-        let mut others: Vec<u64> = state
-            .members
-            .voters()
-            .into_iter()
-            .filter(|id| *id != raft.raft_id() && context.transport.is_up(*id))
-            .collect();
-        let matched = |id: &u64| state.matched.iter().find(|(m, _)| m == id).map_or(0, |(_, at)| *at);
-        others.sort_by_key(|id| std::cmp::Reverse(matched(id)));
-        let to = match preferred {
-            Some(name) => others.into_iter().find(|id| names.get(id).is_some_and(|n| n == name.as_str())),
-            None => others.into_iter().next(),
-        };
-        let to = to.ok_or("no follower that is up can take over")?;
-        match raft.transfer_leader(to, TRANSFER_PATIENCE).await? {
-            true => Ok(()),
-            false => Err("leadership did not move in time".to_owned()),
-        }
+        Ok(crate::handover::hand_over(context, &raft, preferred).await?)
     }
 }
