@@ -13,7 +13,7 @@ use futures::Stream;
 use headwater_core::durability::SyncMode;
 use headwater_core::ids::{GroupId, LogIndex};
 use headwater_storage::checkpoint::MetaCheckpoint;
-use headwater_storage::disk::{Disk, RealDisk, SimDisk};
+use headwater_storage::disk::{Disk, RealDisk, SimDisk, publish};
 use headwater_storage::wal::{AppendBatch, Need, Wal, WalEntry, WalOptions};
 use openraft::StorageError;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -147,11 +147,11 @@ impl RaftStateMachine<TypeConfig> for Wired {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, body: SnapshotBody) -> io::Result<()> {
         let body = match body {
             SnapshotBody::Pinned(pinned) => {
-                std::fs::create_dir_all(&self.staging)?;
+                RealDisk.create_dir_all(&self.staging)?;
                 for (index, file) in pinned.files().iter().enumerate() {
                     let mut bytes = vec![0; usize::try_from(file.bytes).unwrap()];
                     pinned.read(index, 0, &mut bytes)?;
-                    std::fs::write(self.staging.join(&file.name), bytes)?;
+                    publish(&RealDisk, &self.staging.join(&file.name), &bytes)?;
                 }
                 SnapshotBody::Staged(Staged { dir: self.staging.clone() })
             }
