@@ -18,11 +18,8 @@ pub(crate) async fn hand_over(
     raft: &RaftGroup,
     preferred: Option<&NodeName>,
 ) -> Result<(), &'static str> {
-    let preferred = match preferred {
-        // A name nobody has is nobody's id.
-        Some(name) => Some(context.meta.read(|c| c.node(name).map_or(0, |n| n.incarnation.get()))),
-        None => None,
-    };
+    // A name nobody has becomes 0, which is nobody's id.
+    let preferred = preferred.map(|name| context.meta.read(|c| c.node(name).map_or(0, |n| n.incarnation.get())));
     let able = |id: u64| context.transport.is_up(id) && !context.is_leaving(id);
     let to = successor(&raft.state(), raft.raft_id(), preferred, able).ok_or("no follower that is up can take over")?;
     let lost = async {

@@ -50,7 +50,10 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
         }
         match next {
             bootstrap::Move::Found { voters } => return found(context, voters).await,
-            bootstrap::Move::Join { .. } => ask_to_join(context).await,
+            bootstrap::Move::Join { .. } => {
+                // Given up at a stop: the wait below ends then too.
+                let _stopped = context.told_to_stop.run_until_cancelled(ask_to_join(context)).await;
+            }
             bootstrap::Move::Refuse { clusters } => {
                 bail!("the peers belong to different clusters: {}", clusters.join(", "))
             }
@@ -59,22 +62,8 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
         tokio::select! {
             () = context.heard_again() => {}
             () = tokio::time::sleep(RETRY) => {}
-            () = stop_signal() => bail!("stopped before this node was part of a cluster"),
+            () = context.told_to_stop.cancelled() => bail!("stopped before this node was part of a cluster"),
         }
-    }
-}
-
-/// A node that waits for its peers must still stop when it is told to.
-async fn stop_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut term), Ok(mut int)) => {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-        }
-        _ => std::future::pending().await,
     }
 }
 

@@ -39,8 +39,10 @@ pub(crate) const CLUSTER_NAME: &str = "headwater";
 const TICK: Duration = Duration::from_millis(100);
 /// How long it takes to hear from peers that are told to stop at the same moment.
 const LEAVING_HEARD_IN: Duration = Duration::from_millis(100);
-/// Grace for handing over and flushing at a stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(8);
+/// Grace for handing leadership over at a stop.
+const HANDOVER_PATIENCE: Duration = Duration::from_secs(5);
+/// Grace for writing what is applied to the stores at a stop.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(20);
 
 mod kind {
     /// `stream u64 | term u64`: the sender leads this stream.
@@ -85,6 +87,9 @@ pub(crate) struct Context {
     /// The client listener is open.
     pub(crate) serving: AtomicBool,
     pub(crate) started: std::time::Instant,
+    /// SIGTERM or Ctrl-C has come.
+    pub(crate) told_to_stop: CancellationToken,
+    /// Nothing is served any more.
     pub(crate) stopping: CancellationToken,
 }
 
@@ -307,13 +312,13 @@ impl PeerHandler for Peers {
         let Some(context) = self.context() else { return };
         let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match message {
-            crate::raft::kind::APPEND_RESULT => context.net.on_append_result(body),
+            crate::raft::kind::APPEND_RESULT => context.net.on_append_result(from, body),
             crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => {
                 context.receiver.on_message(from, message, body)
             }
             0x10..=0x1f => context.broker.on_peer_message(from, message, body),
             PUBLISH_BATCH => jetstream::on_publish_batch(context, from, body),
-            PUBLISH_ACKS => context.forwards.on_acks(body, |stream| {
+            PUBLISH_ACKS => context.forwards.on_acks(from, body, |stream| {
                 let replica = context.streams.local(stream);
                 replica.map(|r| r.acks.clone()).or_else(|| context.ack_writer(stream))
             }),
@@ -452,10 +457,11 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         admin: OnceLock::new(),
         serving: AtomicBool::new(false),
         started: std::time::Instant::now(),
+        told_to_stop: stop_signal()?,
         stopping: CancellationToken::new(),
         config,
     });
-    broker.set_jetstream(Arc::new(jetstream::Service(Arc::clone(&context))));
+    broker.set_jetstream(Arc::new(jetstream::Service::new(Arc::clone(&context))));
     broker.set_transport(context.transport.clone());
     if peers.0.set(Arc::clone(&context)).is_err() {
         bail!("the node was started twice");
@@ -473,7 +479,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     tokio::spawn(tick(Arc::clone(&context)));
     tracing::info!(clients = %context.config.listen, http = %context.config.http, "serving");
 
-    wait_for_stop().await;
+    context.told_to_stop.cancelled().await;
     stop(&context).await;
     http.abort();
     Ok(ExitCode::SUCCESS)
@@ -484,7 +490,10 @@ async fn follow_catalogue(context: Arc<Context>) {
     loop {
         context.transport.set_targets(context.targets());
         // Of a cluster every client learns all addresses, this node's too: it may have come by another one.
-        let mut urls: Vec<String> = context.meta.read(|c| c.nodes().map(|n| n.addresses.client.clone()).collect());
+        // A node that listens on every address and advertises none is reached where clients found it, not at 0.0.0.0.
+        let reachable = |url: &String| !["0.0.0.0:", "[::]:"].iter().any(|any| url.starts_with(any));
+        let mut urls: Vec<String> =
+            context.meta.read(|c| c.nodes().map(|n| n.addresses.client.clone()).filter(reachable).collect());
         urls.sort();
         if urls.len() < 2 {
             urls.clear();
@@ -536,27 +545,26 @@ async fn tick(context: Arc<Context>) {
     }
 }
 
-async fn wait_for_stop() {
+/// A token that SIGTERM or Ctrl-C cancels, from now on.
+fn stop_signal() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut term), Ok(mut int)) => {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
         }
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "signals cannot be caught; stop this node with kill -9");
-            std::future::pending::<()>().await;
-        }
-    }
+        stop.cancel();
+    });
+    Ok(token)
 }
 
 /// Hands over leadership, tells clients, persists everything, syncs, and marks the stop as clean.
 async fn stop(context: &Arc<Context>) {
     tracing::info!("stopping");
     context.broker.lame_duck();
-    let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
     for peer in context.transport.peers() {
         // Who does not hear it finds out when the link goes.
         let _down = context.transport.send(peer.node_id, kind::LEAVING, &[]);
@@ -573,14 +581,21 @@ async fn stop(context: &Arc<Context>) {
         .await;
     };
     // What was not handed over in time elects a new leader by itself.
-    let _late = tokio::time::timeout_at(deadline, handing).await;
-    context.stopping.cancel();
+    let _late = tokio::time::timeout(HANDOVER_PATIENCE, handing).await;
+    for replica in context.streams.all_local() {
+        replica.close_intake();
+    }
     let flushing = async {
         for replica in context.streams.all_local() {
             replica.persist_all().await;
         }
+        // What has failed has not been persisted, whatever it waits for.
+        context.streams.all_local().iter().all(|replica| !replica.is_stopped())
     };
-    let flushed = tokio::time::timeout_at(deadline, flushing).await.is_ok();
+    let flushed = tokio::time::timeout(FLUSH_PATIENCE, flushing).await == Ok(true);
+    // Every answer that may go out is in its connection's buffer now.
+    context.broker.close_clients();
+    context.stopping.cancel();
     for replica in context.streams.all_local() {
         if let Some(raft) = replica.raft() {
             raft.shutdown().await;
@@ -590,13 +605,9 @@ async fn stop(context: &Arc<Context>) {
         raft.shutdown().await;
     }
     context.transport.shutdown();
-    let (tx, rx) = tokio::sync::oneshot::channel();
-    context.wal.sync_all(Box::new(move |result| {
-        // Nobody waits any more if the deadline has passed.
-        let _late = tx.send(result.is_ok());
-    }));
-    let synced = matches!(tokio::time::timeout(Duration::from_secs(2), rx).await, Ok(Ok(true)));
-    if synced {
+    let wal = context.wal.clone();
+    let synced = matches!(tokio::task::spawn_blocking(move || wal.shutdown()).await, Ok(Ok(())));
+    if synced && flushed {
         context.identity.clean_stop();
     }
     tracing::info!(flushed, synced, "stopped");

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use headwater_core::ids::LogIndex;
-use headwater_core::recovery::Phase;
+use headwater_core::ids::{LogIndex, StreamId};
 use headwater_crds::{ReplicaPhase, ReplicaRole, SyncMode};
 use headwater_plan::wire::{Durability, GroupReport, RecoveryReport, Snapshot, Voter, Watermarks};
 
 use super::Admin;
+use crate::jetstream::convert;
+use crate::jetstream::streams::config_of;
 use crate::meta;
 use crate::node::Context;
-use crate::raft::Role;
+use crate::stream::report;
 
 /// The catalogue is always synced, and written to its file now and then.
 const META_DURABILITY: Durability =
@@ -26,6 +27,7 @@ pub(super) async fn get(State(admin): State<Arc<Admin>>) -> Json<RecoveryReport>
 pub(crate) fn report(context: &Arc<Context>) -> RecoveryReport {
     let mut groups: Vec<GroupReport> =
         context.streams.all_local().iter().map(|replica| replica.report(context)).collect();
+    groups.extend(context.streams.unopened().into_iter().filter_map(|(id, why)| unopened_report(context, id, why)));
     groups.push(meta_report(context));
     groups.sort_by_key(|group| group.group);
     RecoveryReport {
@@ -35,6 +37,32 @@ pub(crate) fn report(context: &Arc<Context>) -> RecoveryReport {
         boot_id: context.boot_id.clone(),
         groups,
     }
+}
+
+/// A replica whose files are being read, or could not be: nothing is known of it but that it is to be here.
+fn unopened_report(context: &Context, id: StreamId, why: Option<String>) -> Option<GroupReport> {
+    let entry = context.meta.read(|c| c.stream(id).cloned())?;
+    let desired = convert::durability(&config_of(&entry)).map(report::durability).unwrap_or(META_DURABILITY);
+    Some(GroupReport {
+        group: entry.group.get(),
+        stream: entry.key.name,
+        account: entry.key.account,
+        role: ReplicaRole::Unknown,
+        leader: None,
+        term: 0,
+        watermarks: report::wire_marks(&headwater_core::watermark::Watermarks::default()),
+        snapshot: None,
+        phase: if why.is_some() { ReplicaPhase::Failed } else { ReplicaPhase::LoadingSnapshot },
+        phase_why: why,
+        effective: desired,
+        desired,
+        promise: desired,
+        generation: 0,
+        barrier: None,
+        quorum_acked_ms: None,
+        voters: Vec::new(),
+        learners: Vec::new(),
+    })
 }
 
 fn meta_report(context: &Context) -> GroupReport {
@@ -67,12 +95,12 @@ fn meta_report(context: &Context) -> GroupReport {
     let learners = raft.as_ref().map_or_else(Vec::new, |r| {
         r.members.nodes.iter().filter(|id| !voters.contains(id)).map(|id| name(*id)).collect()
     });
-    let (phase, phase_why) = phase_of(&phase);
+    let (phase, phase_why) = report::phase(&phase);
     GroupReport {
         group: meta::GROUP.get(),
         stream: String::new(),
         account: String::new(),
-        role: raft.as_ref().map_or(ReplicaRole::Unknown, |r| role(r.role)),
+        role: raft.as_ref().map_or(ReplicaRole::Unknown, |r| report::role(r.role)),
         leader: raft.as_ref().and_then(|r| r.leader).map(name),
         term: raft.as_ref().map_or(0, |r| r.term),
         watermarks,
@@ -90,28 +118,5 @@ fn meta_report(context: &Context) -> GroupReport {
             .map(|id| Voter { node: name(*id), node_id: *id, effective: META_DURABILITY, generation: 0, granted: None })
             .collect(),
         learners,
-    }
-}
-
-fn role(role: Role) -> ReplicaRole {
-    match role {
-        Role::Leader => ReplicaRole::Leader,
-        Role::Follower => ReplicaRole::Follower,
-        Role::Candidate => ReplicaRole::Candidate,
-        Role::Learner => ReplicaRole::Learner,
-        Role::Stopped => ReplicaRole::Unknown,
-    }
-}
-
-fn phase_of(phase: &Phase) -> (ReplicaPhase, Option<String>) {
-    match phase {
-        Phase::LoadingSnapshot => (ReplicaPhase::LoadingSnapshot, None),
-        Phase::ReplayingLog => (ReplicaPhase::ReplayingLog, None),
-        Phase::CatchingUp => (ReplicaPhase::CatchingUp, None),
-        Phase::Persisting => (ReplicaPhase::Persisting, None),
-        Phase::Recovered => (ReplicaPhase::Recovered, None),
-        Phase::Repairing => (ReplicaPhase::Repairing, None),
-        Phase::Quarantined => (ReplicaPhase::Quarantined, None),
-        Phase::Failed { why } => (ReplicaPhase::Failed, Some(why.clone())),
     }
 }

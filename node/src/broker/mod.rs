@@ -18,7 +18,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -38,11 +38,6 @@ use stats::Retired;
 use subscription::Subscription;
 
 use crate::transport::Transport;
-
-/// Between the announcement of a lame duck and the first closed client.
-const LAME_DUCK_GRACE: Duration = Duration::from_secs(10);
-/// Time over which the clients of a lame duck are closed.
-const LAME_DUCK_SPREAD: Duration = Duration::from_secs(110);
 
 /// A message on its way through the broker.
 #[derive(Debug, Clone, Copy)]
@@ -165,7 +160,6 @@ struct Inner {
     random: AtomicU64,
     slow_consumers: AtomicU64,
     retired: Retired,
-    lame_duck: AtomicBool,
 }
 
 impl Inner {
@@ -223,7 +217,6 @@ impl Broker {
             random: AtomicU64::new(rand::random()),
             slow_consumers: AtomicU64::new(0),
             retired: Retired::default(),
-            lame_duck: AtomicBool::new(false),
         };
         Broker { inner: Arc::new(inner) }
     }
@@ -253,6 +246,11 @@ impl Broker {
     /// Lets messages to `subjects` be stored by `stream`, in place of the subjects it had. Invalid ones are skipped.
     pub(crate) fn add_stream(&self, stream: u64, subjects: &[String]) {
         let mut interest = self.inner.interest.lock();
+        // Asked for at every look at the catalogue; each change costs every connection its cached routes.
+        let same = |kept: &Vec<Box<[u8]>>| kept.iter().map(|s| &**s).eq(subjects.iter().map(String::as_bytes));
+        if interest.streams.get(&stream).is_some_and(same) {
+            return;
+        }
         remove_stream(&mut interest, stream);
         let mut kept = Vec::with_capacity(subjects.len());
         for subject in subjects {
@@ -381,26 +379,18 @@ impl Broker {
         }
     }
 
-    /// Tells clients that this node will leave, and closes those that stay, one by one after a grace time.
+    /// Tells clients that this node will leave.
     pub(crate) fn lame_duck(&self) {
-        if self.inner.lame_duck.swap(true, Ordering::Relaxed) {
-            return;
-        }
         self.inner.info.lock().ldm = true;
         self.push_info();
-        let broker = Arc::downgrade(&self.inner);
-        tokio::spawn(async move {
-            tokio::time::sleep(LAME_DUCK_GRACE).await;
-            let conns: Vec<Arc<Conn>> = match broker.upgrade() {
-                Some(broker) => broker.conns.lock().values().cloned().collect(),
-                None => return,
-            };
-            let pause = LAME_DUCK_SPREAD / u32::try_from(conns.len()).unwrap_or(u32::MAX).max(1);
-            for conn in conns {
-                ConnHandle(conn).finish();
-                tokio::time::sleep(pause).await;
-            }
-        });
+    }
+
+    /// Closes every client, once what waits for it is written.
+    pub(crate) fn close_clients(&self) {
+        let conns: Vec<Arc<Conn>> = self.inner.conns.lock().values().cloned().collect();
+        for conn in conns {
+            ConnHandle(conn).finish();
+        }
     }
 }
 

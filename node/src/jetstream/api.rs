@@ -31,7 +31,7 @@ pub(crate) fn ok<T: serde::Serialize>(route: &ApiRoute<'_>, payload: &T) -> Answ
 }
 
 /// A request from a client, or from inside (a stream that captures API subjects never answers).
-pub(crate) fn serve_client(context: &Arc<Context>, _from_client: bool, msg: &Inbound<'_>) {
+pub(crate) fn serve_client(context: &Arc<Context>, msg: &Inbound<'_>) {
     let (subject, headers) = (Bytes::copy_from_slice(msg.subject), Bytes::copy_from_slice(msg.headers));
     let (payload, reply) = (Bytes::copy_from_slice(msg.payload), msg.reply.map(Bytes::copy_from_slice));
     let context = Arc::clone(context);
@@ -47,7 +47,7 @@ pub(crate) fn serve_client(context: &Arc<Context>, _from_client: bool, msg: &Inb
 pub(crate) async fn api_call(context: &Arc<Context>, subject: &[u8], headers: &[u8], payload: &[u8]) -> Bytes {
     context.api_requests(1);
     let body = call(context, 0, subject, headers, payload).await;
-    if body.windows(9).any(|w| w == b"\"error\":{") && body.len() < 1024 {
+    if body.len() < 1024 && body.windows(9).any(|w| w == b"\"error\":{") {
         context.api_errors(1);
     }
     body
@@ -68,10 +68,7 @@ async fn call(context: &Arc<Context>, hops: u8, subject: &[u8], headers: &[u8], 
         match place(context, &route) {
             Place::Here => match execute(context, &route, payload).await {
                 // Leadership moved while it was handled, and nothing was done: look again.
-                Err(e)
-                    if e.err_code == error::CLUSTER_NOT_AVAILABLE.err_code
-                        && hops == 0
-                        && tokio::time::Instant::now() < deadline => {}
+                Err(e) if e == error::CLUSTER_NOT_AVAILABLE && hops == 0 && tokio::time::Instant::now() < deadline => {}
                 Ok(body) => return Bytes::from(body),
                 Err(e) => return fail(&e),
             },

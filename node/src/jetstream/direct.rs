@@ -2,19 +2,92 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headwater_core::ids::{StreamSeq, Timestamp};
 use headwater_core::stream::{Records, StreamState};
 use headwater_protocol::api::level;
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::direct::{self, BatchPosition, DirectGet, Pick};
 use headwater_protocol::status::Status;
+use headwater_storage::blocks::StreamStore;
 
 use crate::broker::Inbound;
 use crate::node::Context;
 use crate::stream::StreamReplica;
 
-/// Bytes of one batch answer when the request names no limit.
+/// Bytes of a batch that are sent before others have their turn.
+const TURN_BYTES: u64 = 1 << 20;
+/// Bytes of one batch answer at most, also when the request names no limit.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
+
+/// Sends one message to a requester; its length and whether anybody took it. `None`: it cannot be read.
+fn send(
+    context: &Context,
+    replica: &StreamReplica,
+    store: &StreamStore,
+    reply: &[u8],
+    seq: StreamSeq,
+    no_hdr: bool,
+    position: Option<BatchPosition>,
+) -> Option<(u64, bool)> {
+    let record = store.record(seq)?;
+    let (subject, headers, payload) = (record.subject(), record.headers(), record.payload());
+    let block = if no_hdr {
+        Vec::new()
+    } else {
+        direct::message_headers(headers, &replica.spec.name, subject, seq.get(), record.ts().get(), position)
+    };
+    let taken = context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload });
+    Some(((subject.len() + headers.len() + payload.len()) as u64, taken))
+}
+
+/// A batch on its way: sent in turns, so that a long one holds up nobody else.
+struct BatchRun {
+    filter: Vec<String>,
+    batch: u64,
+    budget: u64,
+    no_hdr: bool,
+    pending: u64,
+    next: StreamSeq,
+    sent: u64,
+    bytes: u64,
+    last: u64,
+}
+
+impl BatchRun {
+    /// Sends the next messages; true when the batch is done, and said to be.
+    fn turn(&mut self, context: &Context, replica: &StreamReplica, reply: &[u8]) -> bool {
+        let inner = replica.lock();
+        let (state, store) = (&inner.state, &inner.store);
+        let stop_at = self.bytes + TURN_BYTES;
+        while let Some(seq) = state.next_matching(&self.filter, self.next) {
+            if self.sent == self.batch || (self.sent > 0 && self.bytes >= self.budget) {
+                break;
+            }
+            if self.bytes >= stop_at {
+                return false;
+            }
+            self.pending = self.pending.saturating_sub(1);
+            let position = BatchPosition { num_pending: self.pending, last_sequence: self.last };
+            let Some((len, taken)) = send(context, replica, store, reply, seq, self.no_hdr, Some(position)) else {
+                break;
+            };
+            if !taken {
+                // The requester is gone, or does not keep up.
+                return true;
+            }
+            (self.sent, self.bytes, self.last, self.next) = (self.sent + 1, self.bytes + len, seq.get(), seq.next());
+        }
+        let block = if self.sent == 0 {
+            direct::MESSAGE_NOT_FOUND.block()
+        } else {
+            let position = BatchPosition { num_pending: self.pending, last_sequence: self.last };
+            direct::end_of_batch(position, None)
+        };
+        context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload: &[] });
+        true
+    }
+}
 
 /// Answers one request; false if the stream does not allow direct gets, so that the caller has no responder.
 pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &Inbound<'_>) -> bool {
@@ -41,23 +114,8 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
     };
     let inner = replica.lock();
     let (state, store) = (&inner.state, &inner.store);
-    let send = |seq: StreamSeq, no_hdr: bool, position: Option<BatchPosition>| -> Option<u64> {
-        let record = store.record(seq)?;
-        if no_hdr {
-            answer(&[], record.payload());
-        } else {
-            let name = &replica.spec.name;
-            let block = direct::message_headers(
-                record.headers(),
-                name,
-                record.subject(),
-                seq.get(),
-                record.ts().get(),
-                position,
-            );
-            answer(&block, record.payload());
-        }
-        Some((record.subject().len() + record.headers().len() + record.payload().len()) as u64)
+    let send = |seq: StreamSeq, no_hdr: bool, position: Option<BatchPosition>| {
+        send(context, replica, store, reply, seq, no_hdr, position)
     };
     match request {
         DirectGet::One { pick, no_hdr } => {
@@ -75,23 +133,22 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
                 refuse(direct::MESSAGE_NOT_FOUND);
                 return true;
             };
-            let budget = if max_bytes == 0 { BATCH_BYTES_MAX } else { max_bytes };
-            let mut pending = state.count_matching(&filter, first);
-            let (mut next, mut sent, mut bytes, mut last) = (Some(first), 0, 0, 0);
-            while let Some(seq) = next.and_then(|from| state.next_matching(&filter, from)) {
-                if sent == batch || (sent > 0 && bytes >= budget) {
-                    break;
+            let budget = if max_bytes == 0 { BATCH_BYTES_MAX } else { max_bytes.min(BATCH_BYTES_MAX) };
+            let pending = state.count_matching(&filter, first);
+            drop(inner);
+            let mut run = BatchRun { filter, batch, budget, no_hdr, pending, next: first, sent: 0, bytes: 0, last: 0 };
+            let (context, replica) = (Arc::clone(context), Arc::clone(replica));
+            let reply = Bytes::copy_from_slice(reply);
+            if run.turn(&context, &replica, &reply) {
+                return true;
+            }
+            tokio::spawn(async move {
+                // Others on this thread, and this replica's own work, go between the turns.
+                tokio::task::yield_now().await;
+                while !run.turn(&context, &replica, &reply) {
+                    tokio::task::yield_now().await;
                 }
-                pending = pending.saturating_sub(1);
-                let position = BatchPosition { num_pending: pending, last_sequence: last };
-                let Some(len) = send(seq, no_hdr, Some(position)) else { break };
-                (sent, bytes, last, next) = (sent + 1, bytes + len, seq.get(), Some(seq.next()));
-            }
-            if sent == 0 {
-                refuse(direct::MESSAGE_NOT_FOUND);
-            } else {
-                answer(&direct::end_of_batch(BatchPosition { num_pending: pending, last_sequence: last }, None), &[]);
-            }
+            });
         }
         DirectGet::MultiLast { subjects, up_to_seq, up_to_ns, batch, seq, no_hdr } => {
             let newest = up_to_seq.map(StreamSeq::new).or_else(|| {

@@ -1,6 +1,8 @@
 //! The hot way in: publishes to streams, acks, pulls and direct gets, straight to the stream's leader.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
@@ -10,6 +12,7 @@ use headwater_protocol::ack::{AckKind, AckSubject, parse_kind};
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::pull;
 use headwater_protocol::status::no_responders;
+use parking_lot::Mutex;
 
 use super::{api, direct, kind};
 use crate::broker::{ConnHandle, Inbound, JetStream};
@@ -19,12 +22,41 @@ use crate::stream::acks::AckTo;
 use crate::stream::forward::read_batch;
 use crate::transport::NodeId;
 
+/// A connection waits at most this long for room before it is read on. Then its publishes are refused while there is
+/// none, and everything else it asks for is served.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+
 /// JetStream as the broker sees it.
-pub(crate) struct Service(pub(crate) Arc<Context>);
+pub(crate) struct Service {
+    context: Arc<Context>,
+    /// What the messages of the turn that is going on ran into: only the connection that sent them waits.
+    pressed: Mutex<Pressed>,
+    /// The turn published to a stream that is led here, so its log must have room.
+    wrote: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pressed {
+    replicas: Vec<Arc<StreamReplica>>,
+    forwards: bool,
+}
+
+impl Service {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { context, pressed: Mutex::default(), wrote: AtomicBool::new(false) }
+    }
+
+    fn note_full(&self, replica: Arc<StreamReplica>) {
+        let full = &mut self.pressed.lock().replicas;
+        if !full.iter().any(|r| Arc::ptr_eq(r, &replica)) {
+            full.push(replica);
+        }
+    }
+}
 
 impl JetStream for Service {
-    fn service(&self, from: Option<&ConnHandle>, msg: &Inbound<'_>) -> bool {
-        let context = &self.0;
+    fn service(&self, _from: Option<&ConnHandle>, msg: &Inbound<'_>) -> bool {
+        let context = &self.context;
         if msg.subject.starts_with(b"$JS.ACK.") {
             return to_stream(context, msg, true);
         }
@@ -32,46 +64,48 @@ impl JetStream for Service {
         match route {
             ApiRoute::ConsumerMsgNext { .. } | ApiRoute::DirectGet { .. } => to_stream(context, msg, true),
             _ => {
-                api::serve_client(context, from.is_some(), msg);
+                api::serve_client(context, msg);
                 true
             }
         }
     }
 
     fn publish(&self, from: Option<&ConnHandle>, stream: u64, msg: &Inbound<'_>) -> bool {
-        let context = &self.0;
+        let context = &self.context;
         match context.streams.owner(stream) {
             Owner::Here(replica) => {
+                self.wrote.store(true, Ordering::Relaxed);
                 let to =
                     msg.reply.map(|reply| AckTo::Reply { conn: from.cloned(), reply: Bytes::copy_from_slice(reply) });
                 let accepted = replica.publish(msg.subject, msg.headers, msg.payload, to);
                 if accepted && replica.is_full() {
-                    context.streams.note_full(&replica);
+                    self.note_full(replica);
                 }
                 accepted
             }
             Owner::Node(node) => {
-                context.forwards.push(&context.transport, node, stream, from, msg);
-                true
+                if context.forwards.is_full() {
+                    self.pressed.lock().forwards = true;
+                }
+                context.forwards.push(&context.transport, node, stream, from, msg)
             }
             Owner::Nobody => false,
         }
     }
 
     fn turn_end(&self) {
-        self.0.forwards.turn_end(&self.0.transport);
+        self.context.forwards.turn_end(&self.context.transport);
     }
 
     fn room(&self) -> Option<BoxFuture<'static, ()>> {
-        let context = &self.0;
-        let full = context.streams.take_full();
-        let forwards_full = context.forwards.is_full();
-        if full.is_empty() && !forwards_full && context.wal.has_room() {
+        let Pressed { replicas, forwards } = std::mem::take(&mut *self.pressed.lock());
+        let log = self.wrote.swap(false, Ordering::Relaxed) && !self.context.wal.has_room();
+        if replicas.is_empty() && !forwards && !log {
             return None;
         }
-        let context = Arc::clone(context);
-        Some(Box::pin(async move {
-            for replica in full {
+        let context = Arc::clone(&self.context);
+        let room = async move {
+            for replica in replicas {
                 loop {
                     let room = replica.room.notified();
                     if !replica.is_full() {
@@ -80,20 +114,25 @@ impl JetStream for Service {
                     room.await;
                 }
             }
-            loop {
+            while forwards {
                 let room = context.forwards.room.notified();
                 if !context.forwards.is_full() {
                     break;
                 }
                 room.await;
             }
-            let (tx, rx) = tokio::sync::oneshot::channel();
-            context.wal.when_room(Box::new(move || {
-                // The connection may be gone.
-                let _gone = tx.send(());
-            }));
-            // A log that shut down never has room; the node is stopping then.
-            let _stopping = rx.await;
+            if log {
+                let (tx, rx) = tokio::sync::oneshot::channel();
+                context.wal.when_room(Box::new(move || {
+                    // The connection may be gone.
+                    let _gone = tx.send(());
+                }));
+                // A log that shut down never has room; the node is stopping then.
+                let _stopping = rx.await;
+            }
+        };
+        Some(Box::pin(async move {
+            let _read_on_anyway = tokio::time::timeout(ROOM_PATIENCE, room).await;
         }))
     }
 }

@@ -39,12 +39,18 @@ struct Sent {
     left: usize,
 }
 
-#[derive(Default)]
 struct Inner {
     open: HashMap<(NodeId, u64), Open>,
     sent: HashMap<u64, Sent>,
+    /// Starts anywhere: acks of a batch that an earlier boot of this node sent must not match one of this boot.
     next: u64,
     in_flight_bytes: usize,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self { open: HashMap::new(), sent: HashMap::new(), next: rand::random(), in_flight_bytes: 0 }
+    }
 }
 
 /// See the module's description.
@@ -55,6 +61,7 @@ pub(crate) struct Forwards {
 }
 
 impl Forwards {
+    /// Takes a message for `node`; false if there is no room for it.
     pub(crate) fn push(
         &self,
         transport: &Transport,
@@ -62,10 +69,14 @@ impl Forwards {
         stream: u64,
         from: Option<&ConnHandle>,
         msg: &Inbound<'_>,
-    ) {
+    ) -> bool {
         let mut inner = self.inner.lock();
+        // Publishers that were asked to wait and could not any longer.
+        if inner.in_flight_bytes >= 2 * IN_FLIGHT_BYTES_MAX {
+            return false;
+        }
         if !inner.open.contains_key(&(node, stream)) {
-            inner.next += 1;
+            inner.next = inner.next.wrapping_add(1);
             let number = inner.next;
             let builder = BatchBuilder::new(stream, number);
             inner.open.insert((node, stream), Open { stream, number, builder, waiting: Vec::new() });
@@ -78,6 +89,7 @@ impl Forwards {
         {
             send(&mut inner, transport, node, open);
         }
+        true
     }
 
     /// The turn is over: everything gathered leaves.
@@ -97,13 +109,13 @@ impl Forwards {
     }
 
     /// Acks came back; `writer` gives the stream's ack writer.
-    pub(crate) fn on_acks(&self, body: Bytes, writer: impl Fn(u64) -> Option<AckWriter>) {
+    pub(crate) fn on_acks(&self, from: NodeId, body: Bytes, writer: impl Fn(u64) -> Option<AckWriter>) {
         let Ok((number, acks)) = read_acks(body) else {
             tracing::warn!("publish acks from a peer do not parse");
             return;
         };
         let mut inner = self.inner.lock();
-        let Some(sent) = inner.sent.get_mut(&number) else { return };
+        let Some(sent) = inner.sent.get_mut(&number).filter(|sent| sent.node == from) else { return };
         let stream = sent.stream;
         let mut answers = Vec::with_capacity(acks.len());
         for (message, fate) in acks {

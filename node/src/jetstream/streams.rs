@@ -81,7 +81,8 @@ pub(crate) fn leader_of(context: &Arc<Context>, stream: &str) -> Result<Arc<Stre
 /// A command's failure in the API's words.
 pub(crate) fn command_error(e: &CommandError) -> ApiError {
     match e {
-        CommandError::NotLeader | CommandError::Unknown => error::CLUSTER_NOT_AVAILABLE,
+        CommandError::NotLeader => error::CLUSTER_NOT_AVAILABLE,
+        CommandError::Unknown => error::outcome_unknown(),
         CommandError::Rejected(Rejection::Sealed) => error::STREAM_SEALED,
         CommandError::Rejected(Rejection::PurgeDenied) => error::STREAM_PURGE_NOT_PERMITTED,
         CommandError::Rejected(Rejection::DeleteDenied) => error::MESSAGE_DELETE_NOT_PERMITTED,

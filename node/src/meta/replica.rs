@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use headwater_core::catalog::{Catalog, CatalogEntry, CatalogResponse};
 use headwater_core::ids::LogIndex;
 use headwater_core::recovery::{PhaseLatch, Progress};
@@ -17,6 +19,8 @@ use tokio::sync::Notify;
 use crate::raft::transfer::{FileEntry, Outgoing, Staged};
 use crate::raft::{Committed, LogPos, Members, Replica, SnapshotHead};
 
+/// How often it is looked whether a checkpoint is written.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// A checkpoint is written after this many entries; quiet catalogues are written on the node's tick.
 const CHECKPOINT_ENTRIES: u64 = 64;
 
@@ -173,6 +177,9 @@ impl Replica for Arc<MetaReplica> {
 
     fn apply(&self, at: LogPos, what: Committed<'_>) -> Bytes {
         let mut inner = self.inner.lock();
+        if inner.failed.is_some() {
+            return Bytes::new();
+        }
         inner.applied = Some(at);
         match what {
             Committed::Blank => Bytes::new(),
@@ -221,20 +228,36 @@ impl Replica for Arc<MetaReplica> {
         Ok(Some((head_of(&found)?, Box::new(OneFile(found.encode())))))
     }
 
-    fn install(&self, head: &SnapshotHead, staged: Staged) -> io::Result<()> {
-        let found = MetaCheckpoint::load(&*self.disk, &staged.dir)
-            .map_err(io::Error::other)?
-            .ok_or_else(|| io::Error::other("the staged catalogue has no checkpoint"))?;
-        found.publish(&*self.disk, &self.dir)?;
-        let catalog = read_catalog(&found)?;
-        let mut inner = self.inner.lock();
-        inner.catalog = catalog;
-        inner.members = head.members.clone();
-        inner.applied = Some(head.at);
-        inner.persisted = Some(head.clone());
-        drop(inner);
-        self.changed.notify_one();
-        Ok(())
+    fn install(&self, head: SnapshotHead, staged: Staged) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            // One writer at a time: an older checkpoint must not land on top of this one.
+            while std::mem::replace(&mut self.inner.lock().writing, true) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            let this = Arc::clone(self);
+            let read = tokio::task::spawn_blocking(move || {
+                let found = MetaCheckpoint::load(&*this.disk, &staged.dir)
+                    .map_err(io::Error::other)?
+                    .ok_or_else(|| io::Error::other("the staged catalogue has no checkpoint"))?;
+                let catalog = read_catalog(&found)?;
+                found.publish(&*this.disk, &this.dir)?;
+                Ok(catalog)
+            });
+            let read = read.await.map_err(io::Error::other).flatten();
+            let mut inner = self.inner.lock();
+            inner.writing = false;
+            inner.catalog = read?;
+            inner.members = head.members.clone();
+            inner.applied = Some(head.at);
+            inner.persisted = Some(head);
+            drop(inner);
+            self.changed.notify_one();
+            Ok(())
+        })
+    }
+
+    fn room(&self) -> Option<BoxFuture<'_, ()>> {
+        None
     }
 }
 

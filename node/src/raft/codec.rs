@@ -14,6 +14,9 @@ pub(super) const ENTRY_BLANK: u8 = 0;
 pub(super) const ENTRY_COMMAND: u8 = 1;
 pub(super) const ENTRY_MEMBERS: u8 = 2;
 
+/// Payloads from this length on stay slices of the buffer they were read into.
+const SHARED_BYTES_MIN: usize = 32 << 10;
+
 /// A message that does not parse; the peer speaks another version or the bytes are damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("bad raft message: {0}")]
@@ -144,7 +147,10 @@ pub(super) fn read_append_request(r: &mut Reader) -> Result<AppendEntriesRequest
     let mut entries = Vec::with_capacity(count.min(4096));
     for _ in 0..count {
         let (index, term, kind, len) = (r.u64()?, r.u64()?, r.u8()?, r.u32()? as usize);
-        entries.push(entry_from(term, index, kind, r.bytes(len)?)?);
+        let payload = r.bytes(len)?;
+        // Entries live long, in the log's cache and the store: a small one must not keep the whole read buffer alive.
+        let payload = if len < SHARED_BYTES_MIN { Bytes::copy_from_slice(&payload) } else { payload };
+        entries.push(entry_from(term, index, kind, payload)?);
     }
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::log_store::{EffectiveSync, LogStore};
 use super::machine::{Machine, Replica};
 use super::network::{Factory, RaftNet};
-use super::receiver::{Member, Receiver};
+use super::receiver::{Incoming, Member, Receiver};
 use super::types::*;
 
 /// Timing differs: the catalogue must fail over before the streams that wait for it.
@@ -139,7 +139,8 @@ impl RaftGroup {
             .map_err(|e| fail(e.to_string()))?;
         let told = Arc::<AtomicU64>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
-        receiver.add(group.get(), Member { id: raft_id, raft: raft.clone(), told: Arc::clone(&told), staging });
+        let incoming = Incoming::new(staging);
+        receiver.add(group.get(), Member { id: raft_id, raft: raft.clone(), told: Arc::clone(&told), incoming });
         Ok(Self { raft, receiver, group, raft_id, told, opened_at })
     }
 

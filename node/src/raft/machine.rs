@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt};
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
@@ -50,8 +51,10 @@ pub(crate) trait Replica: Send + Sync + 'static {
     fn snapshot(&self) -> Option<SnapshotHead>;
     /// Pins the files of the state at `persisted` for a transfer.
     fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn crate::raft::transfer::Outgoing>)>>;
-    /// Replaces the state by a staged one: an O(1) swap, everything is already on disk.
-    fn install(&self, head: &SnapshotHead, staged: crate::raft::transfer::Staged) -> io::Result<()>;
+    /// Replaces the state and its files by staged ones, which are completely on disk.
+    fn install(&self, head: SnapshotHead, staged: crate::raft::transfer::Staged) -> BoxFuture<'_, io::Result<()>>;
+    /// Resolves when there is room for what the next entries bring; `None` if there is.
+    fn room(&self) -> Option<BoxFuture<'_, ()>>;
 }
 
 #[derive(Clone)]
@@ -114,6 +117,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
             }
         }
         self.replica.applied_run();
+        if let Some(room) = self.replica.room() {
+            room.await;
+        }
         Ok(())
     }
 
@@ -134,7 +140,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let at = meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| io::Error::other("a snapshot of nothing"))?;
         let head = SnapshotHead { at, members: from_stored(&meta.last_membership) };
         match body {
-            SnapshotBody::Staged(staged) => self.replica.install(&head, staged)?,
+            SnapshotBody::Staged(staged) => self.replica.install(head, staged).await?,
             // openraft installs a stored snapshot that is ahead of the applied state at start; ours never is.
             SnapshotBody::Pinned(_) => return Err(io::Error::other("the stored snapshot is ahead of the store")),
         }

@@ -17,7 +17,7 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 use super::codec::{self, Reader};
@@ -60,11 +60,13 @@ pub(crate) struct RaftNet {
 
 impl RaftNet {
     pub(crate) fn new(transport: Transport, directory: Arc<dyn Directory>) -> Self {
-        Self { transport, directory, streams: Arc::default(), next_stream: Arc::new(AtomicU64::new(1)) }
+        // Stream ids start anywhere: what is still on its way for a stream of an earlier boot must match none of this one.
+        let next_stream = Arc::new(AtomicU64::new(rand::random()));
+        Self { transport, directory, streams: Arc::default(), next_stream }
     }
 
     /// An APPEND_RESULT frame arrived.
-    pub(crate) fn on_append_result(&self, body: Bytes) {
+    pub(crate) fn on_append_result(&self, from: NodeId, body: Bytes) {
         let mut r = Reader(body);
         let parsed = (|| Ok::<_, codec::BadMessage>((r.u64()?, r.u64()?, codec::read_append_result(&mut r)?)))();
         let Ok((stream, seq, result)) = parsed else {
@@ -72,7 +74,8 @@ impl RaftNet {
             return;
         };
         let mut streams = self.streams.lock();
-        if let Some((_, results)) = streams.get(&stream)
+        if let Some((to, results)) = streams.get(&stream)
+            && *to == from
             && results.try_send((seq, result)).is_err()
         {
             streams.remove(&stream);
@@ -248,9 +251,8 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let transfer = async move {
             let mut socket = transport.open_bulk(node, header).await?;
             transfer::send(&mut socket, Arc::new(body)).await?;
-            socket.flush().await?;
             let mut answer = [0; 17];
-            socket.read_exact(&mut answer).await?;
+            transfer::in_time(transfer::INSTALL_PATIENCE, socket.read_exact(&mut answer)).await?;
             Reader(Bytes::copy_from_slice(&answer)).vote().map_err(io::Error::other)
         };
         tokio::select! {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::codec::{self, Reader};
 use super::network::kind;
@@ -28,8 +29,21 @@ pub(super) struct Member {
     pub(super) raft: Raft,
     /// Commit index that leaders told this boot; see [`told_commit`].
     pub(super) told: Arc<AtomicU64>,
-    /// Folder that incoming snapshots are staged in.
-    pub(super) staging: std::path::PathBuf,
+    pub(super) incoming: Arc<Incoming>,
+}
+
+/// Snapshots on their way in: one at a time, as they share a folder; a newer one ends the one before.
+pub(super) struct Incoming {
+    /// Folder that they are staged in.
+    staging: std::path::PathBuf,
+    newest: Mutex<CancellationToken>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Incoming {
+    pub(super) fn new(staging: std::path::PathBuf) -> Arc<Self> {
+        Arc::new(Self { staging, newest: Mutex::default(), turn: tokio::sync::Mutex::default() })
+    }
 }
 
 /// The commit index that an append proves. A leader knows what its predecessors committed only after it has committed
@@ -42,8 +56,17 @@ fn told_commit(request: &AppendEntriesRequest<TypeConfig>) -> u64 {
 }
 
 type Request = (u64, AppendEntriesRequest<TypeConfig>);
-/// By the leader and the group its entries belong to.
-type Streams = HashMap<(NodeId, u64), mpsc::Sender<Request>>;
+
+/// One replication stream: the member it is for, and the way to it.
+#[derive(Clone)]
+struct Feed {
+    group: u64,
+    target: u64,
+    queue: mpsc::Sender<Request>,
+}
+
+/// By the sender and its number for the stream.
+type Streams = HashMap<(NodeId, u64), Feed>;
 
 /// Routes Raft messages to this node's groups.
 #[derive(Clone)]
@@ -105,12 +128,17 @@ impl Receiver {
     ) {
         let known = self.streams.lock().get(&(from, stream)).cloned();
         let queue = match known {
-            Some(queue) => queue,
+            Some(feed) if (feed.group, feed.target) == (group, target) => feed.queue,
+            // An earlier boot of the sender used the number for another member. Its sender will notice and start anew.
+            Some(_) => {
+                self.streams.lock().remove(&(from, stream));
+                return;
+            }
             // A stream starts at 0; a later number belongs to one that has ended here, and its sender will notice.
             None if seq == 0 => {
                 let Some(member) = self.member(group, target) else { return };
                 let (tx, rx) = mpsc::channel(STREAM_WINDOW);
-                self.streams.lock().insert((from, stream), tx.clone());
+                self.streams.lock().insert((from, stream), Feed { group, target, queue: tx.clone() });
                 tokio::spawn(serve_stream(self.clone(), member, from, stream, rx));
                 tx
             }
@@ -182,7 +210,13 @@ impl Receiver {
         let member = self.member(header.group, header.target).ok_or_else(|| {
             std::io::Error::other(format!("member {} of group {} is not here", header.target, header.group))
         })?;
-        let staged = transfer::receive(&mut socket, &header.files, member.staging.clone()).await?;
+        let newest = CancellationToken::new();
+        std::mem::replace(&mut *member.incoming.newest.lock(), newest.clone()).cancel();
+        let _turn = member.incoming.turn.lock().await;
+        let staged = tokio::select! {
+            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => staged?,
+            () = newest.cancelled() => return Err(std::io::Error::other("a newer snapshot is on its way")),
+        };
         let (term, node, committed) = header.vote;
         let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
         let head = transfer::head_of(&header);

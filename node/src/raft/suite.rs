@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
+use futures::future::BoxFuture;
 use headwater_core::durability::SyncMode;
 use headwater_core::ids::{GroupId, LogIndex};
 use headwater_storage::checkpoint::MetaCheckpoint;
@@ -74,9 +75,13 @@ impl Replica for InApply {
         Ok(load(&self.0).map(|head| (head.clone(), Box::new(Pinned(checkpoint(&head).encode())) as Box<dyn Outgoing>)))
     }
 
-    fn install(&self, head: &SnapshotHead, staged: Staged) -> io::Result<()> {
-        assert_eq!(load(&staged.dir).as_ref(), Some(head), "what was staged is what was announced");
-        checkpoint(head).publish(&RealDisk, &self.0)
+    fn install(&self, head: SnapshotHead, staged: Staged) -> BoxFuture<'_, io::Result<()>> {
+        assert_eq!(load(&staged.dir).as_ref(), Some(&head), "what was staged is what was announced");
+        Box::pin(async move { checkpoint(&head).publish(&RealDisk, &self.0) })
+    }
+
+    fn room(&self) -> Option<BoxFuture<'_, ()>> {
+        None
     }
 }
 
@@ -231,8 +236,12 @@ impl Replica for Lagging {
         Ok(self.stored.clone().map(|head| (head, Box::new(Pinned(Vec::new())) as Box<dyn Outgoing>)))
     }
 
-    fn install(&self, _head: &SnapshotHead, _staged: Staged) -> io::Result<()> {
+    fn install(&self, _head: SnapshotHead, _staged: Staged) -> BoxFuture<'_, io::Result<()>> {
         panic!("nothing is installed from the replica itself");
+    }
+
+    fn room(&self) -> Option<BoxFuture<'_, ()>> {
+        None
     }
 }
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,16 @@ use super::machine::SnapshotHead;
 const CHUNK_BYTES: usize = 1 << 20;
 /// One snapshot file is at most this long (a block file with slack): a bad length never fills the disk.
 const FILE_BYTES_MAX: u64 = 1 << 32;
+
+/// A peer that neither takes nor sends a chunk for this long has gone without a word.
+const CHUNK_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for the receiver to install what it was sent: it reads all of it once.
+pub(super) const INSTALL_PATIENCE: Duration = Duration::from_secs(600);
+
+/// `work`, or an error when it takes too long.
+pub(super) async fn in_time<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(limit, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
 
 /// One file of a snapshot: its path below the replica's folder, and how many bytes of it belong to the state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,7 +70,7 @@ pub(super) async fn send(socket: &mut TcpStream, body: Arc<Box<dyn Outgoing>>) -
             })
             .await
             .map_err(io::Error::other)??;
-            socket.write_all(&chunk).await?;
+            in_time(CHUNK_PATIENCE, socket.write_all(&chunk)).await?;
             offset += n as u64;
         }
     }
@@ -96,7 +107,7 @@ pub(super) async fn receive(socket: &mut TcpStream, files: &[FileEntry], dir: Pa
         while left > 0 {
             let n = usize::try_from(left.min(CHUNK_BYTES as u64)).expect("at most a chunk");
             let mut buf = vec![0; n];
-            socket.read_exact(&mut buf).await?;
+            in_time(CHUNK_PATIENCE, socket.read_exact(&mut buf)).await?;
             writer = tokio::task::spawn_blocking(move || writer.append(&buf)).await.map_err(io::Error::other)??;
             left -= n as u64;
         }

@@ -14,8 +14,8 @@ use super::replica::{Inner, StreamReplica};
 use crate::raft::{GroupState, Proposed, RaftGroup, Role};
 
 impl StreamReplica {
-    /// Runs until the group is closed. Returns when its Raft task has died, with why, so that the caller reopens it.
-    pub(crate) async fn drive(self: Arc<Self>, raft: RaftGroup) -> String {
+    /// Runs until the replica is closed or has failed, or its Raft task has died; returns why.
+    pub(crate) async fn drive(self: &Arc<Self>, raft: RaftGroup) -> String {
         let mut watch = raft.watch();
         let mut reported = self.lock().flushing.persisted();
         loop {
@@ -27,6 +27,9 @@ impl StreamReplica {
             }
             if let Some(why) = raft.fatal() {
                 return why;
+            }
+            if let Some(failure) = &self.lock().failed {
+                return failure.why.clone();
             }
             self.follow_leadership(&raft.state());
             self.propose_sealed(&raft).await;

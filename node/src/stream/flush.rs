@@ -10,7 +10,7 @@ use headwater_core::ids::{LogIndex, LogPosition};
 use headwater_storage::blocks::{self, FlushDone, FlushStage};
 use headwater_storage::checkpoint::CheckpointImage;
 
-use super::replica::{Inner, StreamReplica};
+use super::replica::{Failure, Inner, StreamReplica};
 use super::snapshot::SnapshotMark;
 use crate::raft::{LogPos, Members, SnapshotHead};
 
@@ -28,6 +28,12 @@ const MARK_BYTES: usize = 1 << 20;
 
 /// Bookkeeping of one replica's flushing.
 pub(crate) struct Flushing {
+    /// Held by every job until it has ended, in whichever way.
+    running: Arc<()>,
+    /// Held while a snapshot mark is written.
+    marking: Arc<()>,
+    /// No job may start: the files are about to be replaced.
+    held: bool,
     busy: bool,
     checkpointing: bool,
     unwritten_bytes: usize,
@@ -51,6 +57,9 @@ impl Flushing {
     pub(crate) fn new(recovered: (Option<LogPos>, Members), mark: Option<SnapshotMark>) -> Self {
         let persisted = recovered.0.map_or(LogIndex::new(0), |p| p.index);
         Self {
+            running: Arc::new(()),
+            marking: Arc::new(()),
+            held: false,
             busy: false,
             checkpointing: false,
             unwritten_bytes: 0,
@@ -90,6 +99,24 @@ impl Flushing {
         self.barrier = Some(self.barrier.map_or(index, |b| b.max(index)));
     }
 
+    /// No job starts from now on, until a snapshot has replaced the store.
+    pub(crate) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Whether a job is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        Arc::strong_count(&self.running) > 1 || self.is_marking()
+    }
+
+    fn is_marking(&self) -> bool {
+        Arc::strong_count(&self.marking) > 1
+    }
+
     pub(crate) fn set_log_pressure(&mut self) {
         self.log_pressure = true;
     }
@@ -115,8 +142,12 @@ impl Flushing {
         self.samples.clear();
         self.mark = None;
         self.to_prove = None;
+        self.held = false;
+        self.busy = false;
+        self.checkpointing = false;
         self.unwritten_bytes = 0;
         self.since_checkpoint_bytes = 0;
+        self.since_mark_bytes = 0;
         self.oldest_unpersisted = None;
     }
 }
@@ -165,7 +196,7 @@ impl StreamReplica {
             oldest_unpersisted_ns: f
                 .oldest_unpersisted
                 .map_or(0, |at| u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-            busy: f.busy || inner.failed.is_some(),
+            busy: f.busy || f.held || inner.failed.is_some(),
         }
     }
 
@@ -196,6 +227,7 @@ impl StreamReplica {
     fn interval_sync_due(&self, inner: &Inner) -> bool {
         let f = &inner.flushing;
         !f.busy
+            && !f.held
             && inner.failed.is_none()
             && !self.is_replicated()
             && f.mode.sync == headwater_core::durability::SyncMode::Interval
@@ -206,7 +238,8 @@ impl StreamReplica {
     /// Takes a snapshot mark at what is applied and synced in the log.
     fn mark_if_due(&self, inner: &mut Inner) {
         let f = &mut inner.flushing;
-        if !self.is_replicated() || f.since_mark_bytes < MARK_BYTES || f.to_prove.is_some() {
+        let is_due = f.since_mark_bytes >= MARK_BYTES && f.to_prove.is_none() && !f.held && !f.is_marking();
+        if !self.is_replicated() || !is_due {
             return;
         }
         let Some(synced) = self.context.wal.watermarks(self.spec.group).synced else { return };
@@ -221,8 +254,9 @@ impl StreamReplica {
             f.samples.pop_front();
         }
         let (disk, dir) = (Arc::clone(&self.context.disk), self.dir.clone());
-        let name = self.spec.name.clone();
+        let (name, marking) = (self.spec.name.clone(), Arc::clone(&f.marking));
         self.context.runtime.spawn_blocking(move || {
+            let _marking = marking;
             if let Err(error) = mark.write(&*disk, &dir) {
                 tracing::warn!(stream = name, %error, "snapshot mark not written; a restart replays without proof");
             }
@@ -260,7 +294,14 @@ impl StreamReplica {
             f.last_sync = std::time::Instant::now();
         }
         let this = Arc::clone(self);
-        self.context.flusher.submit(job, Box::new(move |done| this.job_done(done, head.clone())));
+        let running = Arc::clone(&f.running);
+        self.context.flusher.submit(
+            job,
+            Box::new(move |done| {
+                let _held_until_the_job_ends = &running;
+                this.job_done(done, head.clone());
+            }),
+        );
     }
 
     /// Runs on a flusher thread, once per stage.
@@ -268,8 +309,8 @@ impl StreamReplica {
         let mut inner = self.lock();
         match &done.stage {
             FlushStage::Failed(error) => {
-                let why = format!("flush failed: {error}");
-                return self.fail(&mut inner, why);
+                let failure = Failure { why: format!("flush failed: {error}"), passes: error.passes() };
+                return self.stop_with(&mut inner, failure);
             }
             FlushStage::Stored { .. } => inner.flushing.busy = false,
             FlushStage::Persisted { .. } => {
@@ -286,6 +327,7 @@ impl StreamReplica {
         }
         inner.store.complete(done);
         self.open_gate(&mut inner);
+        self.room.notify_waiters();
         self.flush_if_due(&mut inner);
         drop(inner);
         self.wake.notify_one();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use headwater_core::ids::LogIndex;
 
 use super::acks::PendingAck;
@@ -19,9 +20,12 @@ pub(crate) enum Need {
 }
 
 /// What is answered when an entry is safe enough.
+#[derive(Default)]
 pub(crate) struct Answers {
     pub(crate) acks: Vec<PendingAck>,
     pub(crate) command: Option<(CommandWaiter, CommandFate)>,
+    /// Inboxes of clients that want their consumer ack confirmed.
+    pub(crate) confirmed_acks: Vec<Bytes>,
 }
 
 /// Answers in log order.
@@ -55,6 +59,11 @@ impl Gate {
         out
     }
 
+    /// Whether somebody waits, so that an answer about what is applied must wait behind.
+    pub(crate) fn is_shut(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Takes everything: the store failed, or the replica closes.
     pub(crate) fn drain(&mut self) -> Vec<Answers> {
         self.0.drain(..).map(|(_, _, answers)| answers).collect()
@@ -66,7 +75,7 @@ mod tests {
     use super::*;
 
     fn answers() -> Answers {
-        Answers { acks: Vec::new(), command: None }
+        Answers::default()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use headwater_core::consumer::{ConsumerId, ConsumerPump, Token};
-use headwater_core::ids::{Ordinal, Term};
+use headwater_core::ids::{Generation, Ordinal, StreamSeq, Term, Timestamp};
 use headwater_core::stream::{Admission, Applied, Rejection, StreamState};
 use tokio::sync::oneshot;
 
@@ -42,7 +42,12 @@ pub(crate) struct Leading {
     pub(crate) pumps: BTreeMap<ConsumerId, ConsumerPump>,
     /// An `Expire` entry is on its way.
     pub(crate) expiring: bool,
+    /// When the next message expires, by what that follows from.
+    pub(crate) next_expiry: Option<(ExpiryFacts, Option<Timestamp>)>,
 }
+
+/// First sequence, generation of the configuration, and the nearest deadline of a message of its own.
+pub(crate) type ExpiryFacts = (StreamSeq, Generation, Option<Timestamp>);
 
 impl Leading {
     pub(crate) fn new(state: &StreamState, term: Term) -> Self {
@@ -53,6 +58,7 @@ impl Leading {
             outstanding: 0,
             pumps: BTreeMap::new(),
             expiring: false,
+            next_expiry: None,
         }
     }
 

@@ -14,6 +14,8 @@ use crate::raft::{GroupKind, GroupParams, RaftGroup};
 
 /// A group whose Raft task died is reopened after this long, doubling up to the second figure.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A replica that could not be opened, or had to stop for a reason that may pass, is tried again after this long.
+const REOPEN_FAILED: Duration = Duration::from_secs(5);
 
 /// Makes what is open match the catalogue. Called whenever either may have changed.
 pub(crate) async fn reconcile(context: &Arc<Context>) {
@@ -27,11 +29,8 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
         context.streams.know(entry.id, &entry.key.name, only);
         context.broker.add_stream(entry.id.get(), &entry.subjects);
         let mine = entry.replicas.iter().find(|r| r.node.as_str() == context.config.name);
-        if let Some(mine) = mine
-            && mine.raft_id.get() == context.node_id
-            && context.streams.local(entry.id.get()).is_none()
-        {
-            open(context, entry);
+        if mine.is_some_and(|m| m.raft_id.get() == context.node_id) && context.streams.start_opening(entry.id) {
+            tokio::spawn(keep_open(Arc::clone(context), entry.clone()));
         }
         if let Some(replica) = context.streams.local(entry.id.get()).filter(|r| r.leads()) {
             adopt(&replica, entry);
@@ -40,7 +39,57 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
     remove_data(context).await;
 }
 
-fn open(context: &Arc<Context>, entry: &StreamEntry) {
+/// Opens a replica and runs it until the stream is closed here. One that stopped for a reason that may pass, a full disk
+/// for one, is opened anew from its files after a while.
+async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
+    let (id, name) = (entry.id, &entry.key.name);
+    while context.streams.is_wanted(id) && !context.stopping.is_cancelled() {
+        let replica = match open(&context, &entry).await {
+            Ok(replica) => replica,
+            Err(error) => {
+                tracing::error!(stream = name, error, "replica not opened; its files stay as they are");
+                context.streams.not_opened(id, error);
+                pause(&context, REOPEN_FAILED).await;
+                continue;
+            }
+        };
+        if !context.streams.open(Arc::clone(&replica)) {
+            return;
+        }
+        tokio::spawn(Arc::clone(&replica).run_pumps());
+        if replica.is_replicated() {
+            supervise(&replica, &entry).await;
+        } else {
+            replica.lock().phase.loaded();
+            replica.drive_locally().await;
+        }
+        replica.stop_pumps();
+        if replica.is_closing() {
+            return;
+        }
+        loop {
+            let passes = replica.lock().failed.as_ref().is_some_and(|f| f.passes);
+            pause(&context, REOPEN_FAILED).await;
+            if context.stopping.is_cancelled() || replica.is_closing() {
+                return;
+            }
+            if passes {
+                break;
+            }
+        }
+        replica.flushed_out().await;
+        tracing::info!(stream = name, "opening the replica anew from its files");
+    }
+}
+
+async fn pause(context: &Context, time: Duration) {
+    tokio::select! {
+        () = tokio::time::sleep(time) => {}
+        () = context.stopping.cancelled() => {}
+    }
+}
+
+async fn open(context: &Arc<Context>, entry: &StreamEntry) -> Result<Arc<StreamReplica>, String> {
     let spec = ReplicaSpec {
         stream: entry.id,
         group: entry.group,
@@ -48,29 +97,22 @@ fn open(context: &Arc<Context>, entry: &StreamEntry) {
         name: entry.key.name.clone(),
         replicas: u32::try_from(entry.replicas.len()).unwrap_or(u32::MAX),
     };
-    let voters: BTreeSet<u64> = entry.replicas.iter().map(|r| r.raft_id.get()).collect();
-    let first = entry.replicas.first().is_some_and(|r| r.raft_id == spec.raft_id);
-    match super::open::open(context, spec, entry.created) {
-        Ok(replica) => {
-            context.streams.open(Arc::clone(&replica));
-            tokio::spawn(Arc::clone(&replica).run_pumps());
-            if replica.is_replicated() {
-                tokio::spawn(supervise(replica, voters, first));
-            } else {
-                replica.lock().phase.loaded();
-                tokio::spawn(replica.drive_locally());
-            }
-        }
-        Err(error) => {
-            tracing::error!(stream = entry.key.name, %error, "replica not opened; its files stay as they are")
-        }
-    }
+    let (context, created) = (Arc::clone(context), entry.created);
+    // It reads every block of the stream.
+    let opened = tokio::task::spawn_blocking(move || super::open::open(&context, spec, created)).await;
+    opened.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-/// Runs the replica's Raft member, and reopens it on its storage when its task has died.
-async fn supervise(replica: Arc<StreamReplica>, voters: BTreeSet<u64>, first: bool) {
+/// Runs the replica's Raft member, and reopens it on its storage when its task has died. Returns when the replica is
+/// closed or has failed; the member has stopped then.
+async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
+    let voters: BTreeSet<u64> = entry.replicas.iter().map(|r| r.raft_id.get()).collect();
+    let first = entry.replicas.first().is_some_and(|r| r.raft_id == replica.spec.raft_id);
     let mut wait = REOPEN.0;
     loop {
+        if replica.lock().failed.is_some() {
+            return;
+        }
         let context = &replica.context;
         let started = RaftGroup::start(GroupParams {
             kind: GroupKind::Stream,
@@ -78,10 +120,10 @@ async fn supervise(replica: Arc<StreamReplica>, voters: BTreeSet<u64>, first: bo
             raft_id: replica.spec.raft_id.get(),
             wal: context.wal.clone(),
             sync: Arc::clone(&replica.sync),
-            replica: Arc::new(Arc::clone(&replica)),
+            replica: Arc::new(Arc::clone(replica)),
             net: context.net.clone(),
             receiver: context.receiver.clone(),
-            staging: replica.dir.with_extension("incoming"),
+            staging: super::open::incoming(&replica.dir),
         })
         .await;
         let raft = match started {
@@ -94,20 +136,20 @@ async fn supervise(replica: Arc<StreamReplica>, voters: BTreeSet<u64>, first: bo
         };
         replica.lock().phase.loaded();
         replica.set_raft(raft.clone());
-        tokio::spawn(Arc::clone(&replica).found(raft.clone(), voters.clone(), first));
-        let why = Arc::clone(&replica).drive(raft.clone()).await;
-        if replica.is_closing() || replica.context.stopping.is_cancelled() {
+        if !entry.replaced {
+            tokio::spawn(Arc::clone(replica).found(raft.clone(), voters.clone(), first));
+        }
+        let why = replica.drive(raft.clone()).await;
+        if replica.is_closing() || context.stopping.is_cancelled() {
+            return;
+        }
+        replica.stop_leading(&mut replica.lock());
+        raft.shutdown().await;
+        replica.follow(None);
+        if replica.lock().failed.is_some() {
             return;
         }
         tracing::error!(stream = replica.spec.name, why, "the group's task died; reopening it on its storage");
-        {
-            let mut inner = replica.lock();
-            replica.stop_leading(&mut inner);
-            if inner.failed.is_some() {
-                return;
-            }
-        }
-        raft.shutdown().await;
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(REOPEN.1);
         replica.reopen();
@@ -139,6 +181,8 @@ async fn close(context: &Arc<Context>, id: StreamId) {
     if let Some(raft) = replica.raft() {
         raft.shutdown().await;
     }
+    replica.stop_pumps();
+    replica.flushed_out().await;
 }
 
 /// Removes the data of streams with a removal record, and says so.
@@ -152,11 +196,7 @@ async fn remove_data(context: &Arc<Context>) {
     });
     for (id, group) in due {
         let (disk, dir) = (Arc::clone(&context.disk), super::open::dir_of(context, id));
-        let removed = tokio::task::spawn_blocking(move || match disk.remove_dir_all(&dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        })
-        .await;
+        let removed = tokio::task::spawn_blocking(move || super::open::remove(&*disk, &dir)).await;
         match removed {
             Ok(Ok(())) => {
                 if let Err(error) = context.wal.drop_group(group) {

@@ -39,10 +39,11 @@ impl StreamReplica {
         self.pump_wake.notify_one();
     }
 
-    /// Runs until the replica is closed.
-    pub(crate) async fn drive_locally(self: Arc<Self>) {
+    /// Runs until the replica is closed or has failed.
+    pub(crate) async fn drive_locally(self: &Arc<Self>) {
         self.lead_locally();
-        loop {
+        // Closing stops the replica too.
+        while self.lock().failed.is_none() {
             self.wake.notified().await;
             self.seal_locally();
         }

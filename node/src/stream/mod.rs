@@ -16,7 +16,7 @@ mod publish;
 mod pumps;
 mod registry;
 mod replica;
-mod report;
+pub(crate) mod report;
 mod snapshot;
 mod tick;
 

@@ -10,8 +10,9 @@ use headwater_core::recovery::{
     self, CheckpointFound, LastRun, LogEnd, OpenFacts, PhaseLatch, RecoveryPlan, RejoinReason,
 };
 use headwater_core::stream::{Settings, StreamState};
-use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore};
+use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore, remove_stream};
 use headwater_storage::checkpoint::Checkpoint;
+use headwater_storage::disk::Disk;
 use headwater_storage::wal::LastStop;
 
 use super::local::LOCAL_TERM;
@@ -48,6 +49,8 @@ pub(crate) enum OpenError {
     Replay { stream: String, index: LogIndex, seq: headwater_core::ids::StreamSeq },
     #[error("the membership in the checkpoint of {0} does not parse")]
     Members(String),
+    #[error("what an interrupted snapshot left of {0} could not be cleared away: {1}")]
+    Settle(String, io::Error),
 }
 
 /// The state every replica of a stream starts from: nothing of the configuration, which is the log's first entries.
@@ -105,13 +108,14 @@ pub(crate) fn read(context: &Context, spec: &ReplicaSpec, dir: &Path, created: T
     Ok(Opened { state, store, head })
 }
 
-/// Opens a replica, or says why it stays out. Its files are never changed by a failure.
+/// Opens a replica, or says why it stays out. Its files are never changed by a failure. Blocking: it reads them all.
 pub(crate) fn open(
     context: &Arc<Context>,
     spec: ReplicaSpec,
     created: Timestamp,
 ) -> Result<Arc<StreamReplica>, OpenError> {
     let dir = dir_of(context, spec.stream);
+    settle(&*context.disk, &dir).map_err(|e| OpenError::Settle(spec.name.clone(), e))?;
     let opened = read(context, &spec, &dir, created)?;
     let mark = SnapshotMark::read(&*context.disk, &dir);
     let log = context.wal.group(spec.group);
@@ -167,18 +171,62 @@ pub(crate) fn open(
     Ok(replica)
 }
 
-/// Puts a complete staged folder in the place of a replica's own and opens it.
+/// Puts a complete staged folder in the place of a replica's own and opens it; if it cannot be opened, the old one
+/// comes back. Blocking.
 pub(crate) fn swap_in(context: &Context, spec: &ReplicaSpec, dir: &Path, staged: &Path) -> io::Result<Opened> {
-    let old = dir.with_extension("replaced");
+    let (disk, old) = (&*context.disk, replaced(dir));
     let parent = dir.parent().ok_or_else(|| io::Error::other("a stream's folder has a parent"))?;
-    match context.disk.remove_dir_all(&old) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+    disk.remove_dir_all(&old)?;
+    disk.rename(dir, &old)?;
+    // A crash here leaves no folder: `settle` puts the old one back.
+    disk.rename(staged, dir)?;
+    disk.sync_dir(parent)?;
+    match read(context, spec, dir, Timestamp::new(0)) {
+        Ok(opened) => {
+            disk.remove_dir_all(&old)?;
+            Ok(opened)
+        }
+        Err(error) => {
+            disk.remove_dir_all(dir)?;
+            disk.rename(&old, dir)?;
+            disk.sync_dir(parent)?;
+            Err(io::Error::other(error))
+        }
     }
-    context.disk.rename(dir, &old)?;
-    context.disk.rename(staged, dir)?;
-    context.disk.sync_dir(parent)?;
-    let opened = read(context, spec, dir, Timestamp::new(0)).map_err(io::Error::other)?;
-    context.disk.remove_dir_all(&old)?;
-    Ok(opened)
+}
+
+/// Where a replica's folder is kept while a snapshot takes its place.
+pub(crate) fn replaced(dir: &Path) -> PathBuf {
+    dir.with_extension("replaced")
+}
+
+/// Where a snapshot is staged.
+pub(crate) fn incoming(dir: &Path) -> PathBuf {
+    dir.with_extension("incoming")
+}
+
+/// Removes all that a stream has on this disk. It stays removed: the names are synced. Blocking.
+pub(crate) fn remove(disk: &dyn Disk, dir: &Path) -> Result<(), headwater_storage::FileError> {
+    for folder in [incoming(dir), replaced(dir), dir.to_owned()] {
+        remove_stream(disk, &folder)?;
+    }
+    Ok(())
+}
+
+/// Ends what a crash interrupted: a snapshot that was on its way, or half put in place.
+fn settle(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    let is_there = |path: &Path| match disk.list(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    };
+    let old = replaced(dir);
+    if !is_there(dir)? && is_there(&old)? {
+        disk.rename(&old, dir)?;
+        if let Some(parent) = dir.parent() {
+            disk.sync_dir(parent)?;
+        }
+    }
+    disk.remove_dir_all(&old)?;
+    disk.remove_dir_all(&incoming(dir))
 }

@@ -9,6 +9,9 @@ use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
 
 use crate::raft::transfer::{FileEntry, Outgoing};
 
+/// How often the files of a replica are looked for anew.
+const PIN_TRIES_MAX: usize = 10;
+
 enum Source {
     Memory(Vec<u8>),
     File(Arc<dyn DiskFile>),
@@ -19,6 +22,17 @@ pub(crate) struct PinnedFiles(Vec<(FileEntry, Source)>);
 
 impl PinnedFiles {
     pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
+        // A block may be removed after the checkpoint that lists it was read; the next checkpoint does not list it.
+        for _ in 1..PIN_TRIES_MAX {
+            match Self::try_pin(disk, dir) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                done => return done,
+            }
+        }
+        Self::try_pin(disk, dir)
+    }
+
+    fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
         let path = dir.join(CHECKPOINT_FILE);
         let bytes = headwater_storage::disk::read_file(&**disk, &path)?;
         let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;

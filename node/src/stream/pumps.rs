@@ -155,7 +155,7 @@ impl StreamReplica {
 
     /// The task beside each replica that runs its consumers.
     pub(crate) async fn run_pumps(self: Arc<Self>) {
-        while !self.is_closing() {
+        while !self.pumps_stopped() {
             let deadline = self.pump_once();
             let now = crate::clock::now();
             match deadline {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use headwater_core::ids::StreamId;
 use parking_lot::Mutex;
@@ -21,6 +20,10 @@ pub(crate) enum Owner {
 struct Slot {
     name: String,
     replica: Option<Arc<StreamReplica>>,
+    /// A task opens the replica here, and opens it again when it has failed.
+    kept_open: bool,
+    /// Why it could not be opened.
+    not_opened: Option<String>,
     /// The newest claim of leadership that was heard: term and node.
     claim: Option<(u64, NodeId)>,
     /// The only node of a stream with one replica.
@@ -37,8 +40,6 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct Streams {
     inner: Mutex<Inner>,
-    full: Mutex<Vec<Arc<StreamReplica>>>,
-    any_full: AtomicBool,
 }
 
 impl Streams {
@@ -49,16 +50,46 @@ impl Streams {
         let slot = inner.slots.entry(id.get()).or_insert_with(|| Slot {
             name: name.to_owned(),
             replica: None,
+            kept_open: false,
+            not_opened: None,
             claim: None,
             only,
         });
         slot.only = only;
     }
 
-    pub(crate) fn open(&self, replica: Arc<StreamReplica>) {
-        if let Some(slot) = self.inner.lock().slots.get_mut(&replica.spec.stream.get()) {
-            slot.replica = Some(replica);
+    /// True for the one caller that is to open the replica here and keep it open.
+    pub(crate) fn start_opening(&self, id: StreamId) -> bool {
+        let mut inner = self.inner.lock();
+        inner.slots.get_mut(&id.get()).is_some_and(|slot| !std::mem::replace(&mut slot.kept_open, true))
+    }
+
+    /// Whether the stream is still known.
+    pub(crate) fn is_wanted(&self, id: StreamId) -> bool {
+        self.inner.lock().slots.contains_key(&id.get())
+    }
+
+    /// The replica here is open, in place of the one before it. False if the stream is gone: then it is not.
+    pub(crate) fn open(&self, replica: Arc<StreamReplica>) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(slot) = inner.slots.get_mut(&replica.spec.stream.get()) else { return false };
+        slot.replica = Some(replica);
+        slot.not_opened = None;
+        true
+    }
+
+    /// The replica here could not be opened.
+    pub(crate) fn not_opened(&self, id: StreamId, why: String) {
+        if let Some(slot) = self.inner.lock().slots.get_mut(&id.get()) {
+            slot.not_opened = Some(why);
         }
+    }
+
+    /// The streams whose replica here is not open, and why if it could not be opened.
+    pub(crate) fn unopened(&self) -> Vec<(StreamId, Option<String>)> {
+        let inner = self.inner.lock();
+        let unopened = inner.slots.iter().filter(|(_, slot)| slot.kept_open && slot.replica.is_none());
+        unopened.map(|(id, slot)| (StreamId::new(*id), slot.not_opened.clone())).collect()
     }
 
     /// Forgets a stream; its replica, if there was one here.
@@ -93,20 +124,17 @@ impl Streams {
     pub(crate) fn owner(&self, id: u64) -> Owner {
         let inner = self.inner.lock();
         let Some(slot) = inner.slots.get(&id) else { return Owner::Nobody };
-        if let Some(replica) = &slot.replica {
-            if replica.leads() {
-                return Owner::Here(Arc::clone(replica));
-            }
-            // Raft at this replica knows best who leads.
-            return match replica.followed_leader() {
-                Some(node) if node != replica.spec.raft_id.get() => Owner::Node(node),
-                _ => Owner::Nobody,
-            };
+        let replica = slot.replica.as_ref();
+        if let Some(replica) = replica.filter(|r| r.leads()) {
+            return Owner::Here(Arc::clone(replica));
         }
-        match slot.only.or(slot.claim.map(|(_, node)| node)) {
-            Some(node) => Owner::Node(node),
-            None => Owner::Nobody,
-        }
+        let leader = match replica {
+            // Raft at this replica knows best who leads; a stopped one hears no more than a node without any.
+            Some(replica) if !replica.is_stopped() => replica.followed_leader(),
+            _ => slot.only.or(slot.claim.map(|(_, node)| node)),
+        };
+        let here = replica.map(|r| r.spec.raft_id.get());
+        leader.filter(|node| Some(*node) != here).map_or(Owner::Nobody, Owner::Node)
     }
 
     /// A node says that it leads a stream.
@@ -116,25 +144,5 @@ impl Streams {
         {
             slot.claim = Some((term, node));
         }
-    }
-
-    /// Publishers to this replica must wait before they read on.
-    pub(crate) fn note_full(&self, replica: &Arc<StreamReplica>) {
-        let mut full = self.full.lock();
-        if !full.iter().any(|r| Arc::ptr_eq(r, replica)) {
-            full.push(Arc::clone(replica));
-        }
-        self.any_full.store(true, Ordering::Release);
-    }
-
-    /// The replicas that were noted as full and still are.
-    pub(crate) fn take_full(&self) -> Vec<Arc<StreamReplica>> {
-        if !self.any_full.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let mut full = self.full.lock();
-        full.retain(|r| r.is_full());
-        self.any_full.store(!full.is_empty(), Ordering::Release);
-        full.clone()
     }
 }

@@ -7,9 +7,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use headwater_core::consumer::EndReason;
+use futures::future::BoxFuture;
+use headwater_core::consumer::{EndReason, PumpAction};
 use headwater_core::durability::{Durability, FlushMode, SyncMode};
 use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
@@ -23,7 +25,9 @@ use super::flush::{Flushing, StateSample};
 use super::forward::Fate;
 use super::gate::{Answers, Gate, Need};
 use super::leading::{CommandFate, Leading};
+use crate::broker::Inbound;
 use crate::node::Context;
+use crate::raft::transfer::Staged;
 use crate::raft::{Committed, EffectiveSync, LogPos, Members, RaftGroup, Replica, SnapshotHead};
 
 /// What a replica is opened from; the catalogue's record and this node's place in it.
@@ -47,10 +51,18 @@ pub(crate) struct Inner {
     pub(crate) phase: PhaseLatch,
     /// The configuration allows direct gets.
     pub(crate) allow_direct: bool,
-    /// Why this replica stopped for good in this boot.
-    pub(crate) failed: Option<String>,
+    /// Why this replica stopped; it serves nothing until it is opened anew from its files.
+    pub(crate) failed: Option<Failure>,
     /// Position and membership that the files stood at when they were opened.
     recovered: (Option<LogPos>, Members),
+}
+
+/// Why a replica stopped.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    /// Opening it anew may help, once what failed works again: a full disk, for one.
+    pub(crate) passes: bool,
 }
 
 impl Inner {
@@ -78,13 +90,21 @@ pub(crate) struct StreamReplica {
     raft: Mutex<Option<RaftGroup>>,
     /// Mirrors `inner.leading`, for readers that must not wait.
     leads: AtomicBool,
+    /// Mirrors `inner.failed`.
+    stopped: AtomicBool,
     closing: AtomicBool,
+    pumps_stopped: AtomicBool,
     adopting: AtomicBool,
     /// Raft id of the leader that this member follows; 0 is none.
     leader: AtomicU64,
     pub(crate) acks: AckWriter,
     pub(crate) dir: PathBuf,
 }
+
+/// Applying waits while the store has this many bytes in memory that are not in its files (I-14).
+pub(super) const DIRTY_BYTES_MAX: u64 = 64 << 20;
+/// How often it is looked whether the flusher is done.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 impl StreamReplica {
     pub(crate) fn new(
@@ -120,7 +140,9 @@ impl StreamReplica {
             sync,
             raft: Mutex::new(None),
             leads: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            pumps_stopped: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
             leader: AtomicU64::new(0),
             acks,
@@ -178,10 +200,40 @@ impl StreamReplica {
         self.closing.store(true, Ordering::Release);
         let mut inner = self.lock();
         self.stop_leading_for(&mut inner, EndReason::ConsumerDeleted);
-        inner.failed.get_or_insert_with(|| "the stream is closed here".to_owned());
+        let closed = || Failure { why: "the stream is closed here".to_owned(), passes: false };
+        inner.failed.get_or_insert_with(closed);
+        self.stopped.store(true, Ordering::Release);
         drop(inner);
         self.wake.notify_one();
         self.pump_wake.notify_one();
+    }
+
+    /// Resolves when no flush job of this replica is under way: jobs work by path, so the files must not be replaced or
+    /// opened anew before.
+    pub(crate) async fn flushed_out(&self) {
+        while self.lock().flushing.is_running() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// No more messages or commands are taken here, and what is applied stays.
+    pub(crate) fn close_intake(&self) {
+        self.stop_leading(&mut self.lock());
+    }
+
+    /// The task that runs consumers ends.
+    pub(crate) fn stop_pumps(&self) {
+        self.pumps_stopped.store(true, Ordering::Release);
+        self.pump_wake.notify_one();
+    }
+
+    /// Whether this replica has failed, or is closed.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn pumps_stopped(&self) -> bool {
+        self.pumps_stopped.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -201,7 +253,8 @@ impl StreamReplica {
     pub(crate) fn serves_reads(&self) -> bool {
         self.leads() || {
             let inner = self.lock();
-            inner.failed.is_none() && matches!(inner.phase.phase(), Phase::Recovered | Phase::Persisting)
+            let serves = matches!(inner.phase.phase(), Phase::Recovered | Phase::Persisting);
+            serves && inner.failed.is_none() && !inner.flushing.is_held()
         }
     }
 
@@ -228,8 +281,8 @@ impl StreamReplica {
         let effective = self.effective(inner);
         self.sync.set(effective.sync);
         if self.is_replicated() {
-            let interval = (effective.sync == SyncMode::Interval)
-                .then(|| std::time::Duration::from_millis(u64::from(effective.interval_ms)));
+            let interval =
+                (effective.sync == SyncMode::Interval).then(|| Duration::from_millis(u64::from(effective.interval_ms)));
             self.context.wal.set_interval(self.spec.group, interval);
         }
         if effective.sync != SyncMode::Always {
@@ -241,7 +294,7 @@ impl StreamReplica {
     }
 
     /// How safe an entry must be in this store before its answers go out.
-    fn answer_need(&self, inner: &Inner, kind: FrameKind) -> Need {
+    pub(super) fn answer_need(&self, inner: &Inner, kind: FrameKind) -> Need {
         let effective = self.effective(inner);
         if !self.is_replicated() {
             // R1 has no log behind it. What may remove the last sequence is synced in every mode, before success.
@@ -333,13 +386,20 @@ impl StreamReplica {
         let mut applied = Some(applied);
         for (waited, flight) in leading.take_through(ordinal) {
             let lost = void || waited != ordinal;
+            let mut confirmed_acks = Vec::new();
             for (consumer, token) in flight.tokens {
                 let Some(pump) = leading.pumps.get_mut(&consumer) else { continue };
                 match state.consumers().get(consumer) {
                     Some(consumer_state) if !lost => {
                         let mut decided = Vec::new();
                         pump.applied(token, consumer_state, now, &mut decided);
-                        actions.extend(decided.into_iter().map(|action| (consumer, action)));
+                        for action in decided {
+                            match action {
+                                // A promise like any other: it waits until the entry is as safe as the stream promises.
+                                PumpAction::AckReply { to } => confirmed_acks.push(to),
+                                action => actions.push((consumer, action)),
+                            }
+                        }
                     }
                     _ => pump.refused(token),
                 }
@@ -360,7 +420,8 @@ impl StreamReplica {
                 }
                 continue;
             }
-            gate.push(index, need, Answers { acks: flight.acks, command: flight.command.map(|w| (w, fate)) });
+            let command = flight.command.map(|w| (w, fate));
+            gate.push(index, need, Answers { acks: flight.acks, command, confirmed_acks });
         }
         if void && leading.outstanding == 0 && leading.admission.is_halted() {
             self.wake.notify_one();
@@ -374,8 +435,11 @@ impl StreamReplica {
     /// Sends what may go out now.
     pub(crate) fn open_gate(&self, inner: &mut Inner) {
         let (stored, synced) = (inner.stored(), inner.store_synced());
-        for Answers { acks, command } in inner.gate.open(stored, synced) {
+        for Answers { acks, command, confirmed_acks } in inner.gate.open(stored, synced) {
             self.acks.release(acks);
+            for to in confirmed_acks {
+                self.context.broker.publish(&Inbound { subject: &to, reply: None, headers: &[], payload: &[] });
+            }
             if let Some((waiter, fate)) = command {
                 // The proposer may have given up.
                 let _gone = waiter.send(fate);
@@ -386,16 +450,23 @@ impl StreamReplica {
         }
     }
 
-    /// Stops this replica for this boot; its files stay as they are (I-6).
+    /// Stops this replica for this boot; its files stay as they are (I-6). Its Raft member stops too, so that it
+    /// neither leads nor votes, and its peers go on.
     pub(crate) fn fail(&self, inner: &mut Inner, why: String) {
+        self.stop_with(inner, Failure { why, passes: false });
+    }
+
+    pub(crate) fn stop_with(&self, inner: &mut Inner, failure: Failure) {
         if inner.failed.is_some() {
             return;
         }
+        let why = &failure.why;
         tracing::error!(stream = self.spec.name, group = %self.spec.group, why, "replica stopped");
         inner.phase.failed(why.clone());
-        inner.failed = Some(why);
+        inner.failed = Some(failure);
+        self.stopped.store(true, Ordering::Release);
         self.stop_leading(inner);
-        for Answers { acks, command } in inner.gate.drain() {
+        for Answers { acks, command, .. } in inner.gate.drain() {
             self.acks.release_as(acks, &Fate::Unknown);
             if let Some((waiter, _)) = command {
                 // The proposer may have given up.
@@ -477,16 +548,55 @@ impl Replica for Arc<StreamReplica> {
         Ok(Some((head, Box::new(pinned))))
     }
 
-    fn install(&self, head: &SnapshotHead, staged: crate::raft::transfer::Staged) -> io::Result<()> {
-        let mut inner = self.lock();
-        self.stop_leading(&mut inner);
-        let opened = super::open::swap_in(&self.context, &self.spec, &self.dir, &staged.dir)?;
-        inner.state = opened.state;
-        inner.store = opened.store;
-        inner.members = head.members.clone();
-        inner.flushing.installed(head);
-        self.adopt_durability(&mut inner);
-        tracing::info!(stream = self.spec.name, index = %head.at.index, "snapshot installed");
-        Ok(())
+    fn install(&self, head: SnapshotHead, staged: Staged) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            {
+                let mut inner = self.lock();
+                self.stop_leading(&mut inner);
+                inner.flushing.hold();
+            }
+            self.flushed_out().await;
+            if let Some(failure) = &self.lock().failed {
+                return Err(io::Error::other(failure.why.clone()));
+            }
+            let this = Arc::clone(self);
+            let opened = tokio::task::spawn_blocking(move || {
+                super::open::swap_in(&this.context, &this.spec, &this.dir, &staged.dir)
+            });
+            let opened = opened.await.map_err(io::Error::other).flatten();
+            let mut inner = self.lock();
+            match opened {
+                Ok(opened) => {
+                    inner.state = opened.state;
+                    inner.store = opened.store;
+                    inner.members = head.members.clone();
+                    inner.flushing.installed(&head);
+                    self.adopt_durability(&mut inner);
+                    tracing::info!(stream = self.spec.name, index = %head.at.index, "snapshot installed");
+                    Ok(())
+                }
+                Err(error) => {
+                    // The files may not be what the state in memory was built from any more.
+                    let why = format!("a snapshot could not be installed: {error}");
+                    self.stop_with(&mut inner, Failure { why, passes: true });
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn room(&self) -> Option<BoxFuture<'_, ()>> {
+        let crowded = || {
+            let inner = self.lock();
+            inner.failed.is_none() && inner.store.dirty_bytes() > DIRTY_BYTES_MAX
+        };
+        if !crowded() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            while crowded() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }))
     }
 }

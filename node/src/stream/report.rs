@@ -13,8 +13,10 @@ use crate::raft::{GroupState, Role};
 pub(crate) fn role(role: Role) -> ReplicaRole {
     match role {
         Role::Leader => ReplicaRole::Leader,
-        Role::Follower | Role::Candidate | Role::Stopped => ReplicaRole::Follower,
+        Role::Follower => ReplicaRole::Follower,
+        Role::Candidate => ReplicaRole::Candidate,
         Role::Learner => ReplicaRole::Learner,
+        Role::Stopped => ReplicaRole::Unknown,
     }
 }
 

@@ -77,6 +77,11 @@ impl SnapshotMark {
     /// Replaces the mark in `dir`. Not synced: see the module's description. Blocking.
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let temp = dir.join("snapshot.new");
+        // A kill between these calls leaves the temporary file behind.
+        match disk.remove(&temp) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
         disk.create(&temp)?.write_at(0, &self.encode())?;
         disk.rename(&temp, &dir.join(FILE))
     }

@@ -56,9 +56,15 @@ impl StreamReplica {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let now = crate::clock::now();
-        let due = inner.state.next_expiry(&inner.store).is_some_and(|at| at <= now);
-        let Some(leading) = inner.leading.as_mut().filter(|_| due) else { return };
-        if leading.expiring {
+        let Some(leading) = inner.leading.as_mut().filter(|leading| !leading.expiring) else { return };
+        // Of a stream whose messages age the first one must be read for this, from disk if it is old: once.
+        let of = (inner.state.first_seq(), inner.state.generation(), inner.state.next_ttl());
+        let next = match leading.next_expiry {
+            Some((asked, next)) if asked == of => next,
+            _ => inner.state.next_expiry(&inner.store),
+        };
+        leading.next_expiry = Some((of, next));
+        if next.is_none_or(|at| at > now) {
             return;
         }
         let command = Command::Expire(Expire { now, max_count: EXPIRE_COUNT_MAX });

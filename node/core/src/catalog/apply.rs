@@ -162,6 +162,7 @@ impl Catalog {
                 generation: Generation::new(1),
                 replicas,
                 owner,
+                replaced: false,
                 created: self.clock,
                 state: StreamState::Active,
             },
@@ -198,6 +199,7 @@ impl Catalog {
         let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
         self.check_replicas(&replicas, &stream.replicas)?;
         if let Some(stream) = self.streams.get_mut(&id) {
+            stream.replaced |= replicas.iter().any(|new| stream.replicas.iter().all(|old| old.raft_id != new.raft_id));
             stream.replicas = replicas;
         }
         Ok(CatalogResponse::Done)

@@ -75,6 +75,10 @@ pub struct StreamEntry {
     /// Who manages it, if anybody.
     #[serde(default)]
     pub owner: Option<Owner>,
+    /// A replica took another's place since the creation. The group was founded before that, so nobody may found it
+    /// again: new members with empty disks could outvote the one that holds the data.
+    #[serde(default)]
+    pub replaced: bool,
     /// When it was created, by log time.
     pub created: Timestamp,
     /// Always [`StreamState::Active`] in [`super::Catalog::streams`].

@@ -157,10 +157,15 @@ impl StreamState {
             let record = records.record(self.next_live(StreamSeq::FIRST)?)?;
             Some(record.ts().plus_ns(max_age_ns))
         });
-        let by_ttl = self.ttls.first().map(|(deadline, _)| *deadline);
+        let by_ttl = self.next_ttl();
         match (by_age, by_ttl) {
             (Some(age), Some(ttl)) => Some(age.min(ttl)),
             (age, ttl) => age.or(ttl),
         }
+    }
+
+    /// The nearest deadline of a message that has one of its own.
+    pub fn next_ttl(&self) -> Option<Timestamp> {
+        self.ttls.first().map(|(deadline, _)| *deadline)
     }
 }

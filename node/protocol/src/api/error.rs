@@ -151,6 +151,11 @@ errors! {
     STREAM_SOURCE_HEADER_NOT_ALLOWED = 400 10227 "message stream source header is not allowed";
 }
 
+/// `10008`: leadership moved while the request was carried out, which may or may not have been.
+pub fn outcome_unknown() -> ApiError {
+    ApiError::with(503, 10008, "JetStream system temporarily unavailable: the outcome is unknown".to_owned())
+}
+
 /// `10012`: a consumer could not be created or changed, in words.
 pub fn consumer_create(why: impl Display) -> ApiError {
     ApiError::with(500, 10012, why.to_string())

@@ -51,6 +51,14 @@ pub enum FlushError {
 }
 
 impl FlushError {
+    /// Whether the same may work later, on the same disk, after opening the store anew: there was no room, or it could
+    /// not be written to. Not after a failed sync: the kernel may have dropped what it could not write.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        matches!(self, Self::Io { op, kind: StorageFull | QuotaExceeded | ReadOnlyFilesystem, .. } if *op != "sync")
+    }
+
     pub(crate) fn io(op: &'static str, path: &Path, error: &io::Error) -> Self {
         Self::Io { op, path: path.to_owned(), kind: error.kind(), message: error.to_string() }
     }
