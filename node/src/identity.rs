@@ -124,6 +124,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
             weak_since: s.weak_since.is_some(),
         },
     );
+    let was_member = found.as_ref().is_some_and(|s| s.cluster_id.is_some());
     let state = match found {
         Some(s) if s.node_name != config.name => {
             bail!("--store-dir {shown} belongs to node {:?}, not to --name {}", s.node_name, config.name);
@@ -165,6 +166,19 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     let (wal, scan) = Wal::open(Arc::clone(&disk), &wal_dir, options)
         .with_context(|| format!("--store-dir {shown}: the log cannot be opened (see `headwater inspect {shown}`)"))?;
     tracing::info!(end = ?scan.end, groups = scan.groups.len(), "log scanned");
+    // A node that has lost part of its log may have voted, and confirmed, what it does not know of.
+    let lost = if was_member && scan.segments.is_empty() {
+        Some("the log is gone, and with it this node's votes".to_owned())
+    } else {
+        let last = |group| wal.group(group).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
+        crate::log_check::check(&*disk, &store, last).err().map(|lost| lost.to_string())
+    };
+    if let Some(lost) = lost {
+        bail!(
+            "--store-dir {shown}: {lost}. This node must not take part with what is left. Put the log back, or move \
+             the folder away: then the node comes back empty and gets its data from its peers"
+        );
+    }
     let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
     let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
     Ok(OpenedStore { identity, disk, wal, flusher, last_run })

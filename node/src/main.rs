@@ -11,6 +11,7 @@ mod handover;
 mod identity;
 mod jetstream;
 mod join;
+mod log_check;
 mod meta;
 mod node;
 mod planner;

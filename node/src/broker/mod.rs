@@ -118,8 +118,6 @@ pub(crate) struct ClientLimits {
     pub(crate) pings_unanswered_max: u32,
     /// A write that moves nothing for this long ends the connection.
     pub(crate) write_deadline: Duration,
-    /// Time for the first operation.
-    pub(crate) connect_deadline: Duration,
 }
 
 impl Default for ClientLimits {
@@ -134,7 +132,6 @@ impl Default for ClientLimits {
             ping_interval: Duration::from_secs(120),
             pings_unanswered_max: 2,
             write_deadline: Duration::from_secs(10),
-            connect_deadline: Duration::from_secs(2),
         }
     }
 }

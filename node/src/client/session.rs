@@ -97,14 +97,6 @@ impl Session {
     async fn serve(&mut self, from: &mut OwnedReadHalf, pool: &BufferPool) {
         let limits = *self.broker.limits();
         let mut buffer = ReadBuffer::new(pool.clone());
-        match timeout_at(Instant::now() + limits.connect_deadline, buffer.fill(from)).await {
-            Ok(Ok(0) | Err(_)) => return,
-            Ok(Ok(_)) => {}
-            Err(_) => return self.conn.send_error(&WireError::AuthenticationTimeout),
-        }
-        if self.turn(&mut buffer).is_break() {
-            return;
-        }
         let mut pings = interval_at(Instant::now() + limits.ping_interval, limits.ping_interval);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard = true;

@@ -350,14 +350,10 @@ async fn the_largest_payload_passes_and_its_reason_survives_when_it_does_not() {
 
 #[tokio::test]
 async fn stale_and_silent_clients_are_closed() {
-    let quick = ClientLimits {
-        ping_interval: Duration::from_millis(30),
-        connect_deadline: Duration::from_millis(100),
-        ..ClientLimits::default()
-    };
+    let quick = ClientLimits { ping_interval: Duration::from_millis(30), ..ClientLimits::default() };
     let server = server_with(quick);
     let (mut silent, _) = Client::raw(&server).await;
-    silent.expect_end("-ERR 'Authentication Timeout'\r\n").await;
+    silent.expect_end("PING\r\nPING\r\n-ERR 'Stale Connection'\r\n").await;
     let mut stale = Client::with(&server, QUIET).await;
     stale.expect_end("PING\r\nPING\r\n-ERR 'Stale Connection'\r\n").await;
     let mut alive = Client::with(&server, QUIET).await;

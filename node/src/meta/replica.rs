@@ -16,6 +16,7 @@ use headwater_storage::wal::Wal;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::log_check;
 use crate::raft::transfer::{FileEntry, Outgoing, Staged};
 use crate::raft::{Committed, LogPos, Members, Replica, SnapshotHead};
 
@@ -157,7 +158,12 @@ impl MetaReplica {
         let mut inner = self.inner.lock();
         inner.writing = false;
         match result {
-            Ok(()) => inner.persisted = Some(head),
+            Ok(()) => {
+                inner.persisted = Some(head);
+                if let Err(error) = log_check::clear_installed(&*self.disk, &self.dir) {
+                    tracing::warn!(%error, "tried again after the next checkpoint");
+                }
+            }
             Err(why) => {
                 let why = format!("the catalogue's checkpoint failed: {why}");
                 tracing::error!(why, "meta replica stopped");
@@ -240,6 +246,7 @@ impl Replica for Arc<MetaReplica> {
                     .map_err(io::Error::other)?
                     .ok_or_else(|| io::Error::other("the staged catalogue has no checkpoint"))?;
                 let catalog = read_catalog(&found)?;
+                log_check::mark_installed(&*this.disk, &this.dir)?;
                 found.publish(&*this.disk, &this.dir)?;
                 Ok(catalog)
             });

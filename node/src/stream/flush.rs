@@ -32,6 +32,8 @@ pub(crate) struct Flushing {
     running: Arc<()>,
     /// Held while a snapshot mark is written.
     marking: Arc<()>,
+    /// The state came as a snapshot, and the files still say so.
+    installed: bool,
     /// No job may start: the files are about to be replaced.
     held: bool,
     busy: bool,
@@ -59,6 +61,7 @@ impl Flushing {
         Self {
             running: Arc::new(()),
             marking: Arc::new(()),
+            installed: false,
             held: false,
             busy: false,
             checkpointing: false,
@@ -142,6 +145,7 @@ impl Flushing {
         self.samples.clear();
         self.mark = None;
         self.to_prove = None;
+        self.installed = true;
         self.held = false;
         self.busy = false;
         self.checkpointing = false;
@@ -319,6 +323,12 @@ impl StreamReplica {
                     assert!(head.at.index >= inner.flushing.persisted, "persisted never moves back");
                     inner.flushing.persisted = head.at.index;
                     inner.flushing.head = Some(head);
+                    if std::mem::take(&mut inner.flushing.installed)
+                        && let Err(error) = crate::log_check::clear_installed(&*self.context.disk, &self.dir)
+                    {
+                        tracing::warn!(stream = self.spec.name, %error, "tried again after the next checkpoint");
+                        inner.flushing.installed = true;
+                    }
                     if inner.flushing.barrier.is_some_and(|b| b <= inner.flushing.persisted) {
                         inner.flushing.barrier = None;
                     }

@@ -17,7 +17,7 @@ mod pumps;
 mod registry;
 mod replica;
 pub(crate) mod report;
-mod snapshot;
+pub(crate) mod snapshot;
 mod tick;
 
 pub(crate) use lifecycle::reconcile;

@@ -160,6 +160,10 @@ pub(crate) fn open(
         "replica opened"
     );
     let phase = PhaseLatch::new(&plan, log_last);
+    if log_last >= persisted {
+        let cleared = crate::log_check::clear_installed(&*context.disk, &dir);
+        cleared.map_err(|e| OpenError::Settle(spec.name.clone(), e))?;
+    }
     let replica = StreamReplica::new(Arc::clone(context), spec, dir, opened, mark, phase);
     if let RecoveryPlan::Repair { why } = plan {
         let mut inner = replica.lock();

@@ -26,6 +26,7 @@ use super::forward::Fate;
 use super::gate::{Answers, Gate, Need};
 use super::leading::{CommandFate, Leading};
 use crate::broker::Inbound;
+use crate::log_check;
 use crate::node::Context;
 use crate::raft::transfer::Staged;
 use crate::raft::{Committed, EffectiveSync, LogPos, Members, RaftGroup, Replica, SnapshotHead};
@@ -561,6 +562,7 @@ impl Replica for Arc<StreamReplica> {
             }
             let this = Arc::clone(self);
             let opened = tokio::task::spawn_blocking(move || {
+                log_check::mark_installed(&*this.context.disk, &staged.dir)?;
                 super::open::swap_in(&this.context, &this.spec, &this.dir, &staged.dir)
             });
             let opened = opened.await.map_err(io::Error::other).flatten();
