@@ -20,7 +20,6 @@ mod http;
 mod lease;
 mod metrics;
 mod news;
-mod node_client;
 mod objects;
 mod observatory;
 mod run;

@@ -7,6 +7,7 @@ use kube_client::{Api, Resource as _, ResourceExt as _};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+use headwater_admin_client::{ClientError, FailureClass};
 use headwater_crds::{OperationStatus, Stream, StreamCluster, StreamStatus};
 use headwater_plan::{
     Desired, Observed, Plan, Step, StreamView, WaitingOn, assemble, lint, plan, render, request, status,
@@ -17,7 +18,6 @@ use crate::events::Reason;
 use crate::finalizer::{self, ClusterObject, Finality, Release};
 use crate::metrics::{Kind, Outcome};
 use crate::news;
-use crate::node_client::{FailureClass, NodeError};
 use crate::objects::{set_finalizer, write_status};
 use crate::observatory::{ClusterKey, Sight, now};
 
@@ -221,7 +221,7 @@ impl<'a> Pass<'a> {
         step: &Step,
         desired: &Desired,
         observed: &Observed,
-        error: &NodeError,
+        error: &ClientError,
     ) -> kube_client::Result<Next> {
         let class = error.class();
         warn!(stream = %desired.owner, step = step.kind(), %error, ?class, "step not taken");
