@@ -22,6 +22,7 @@ mod metrics;
 mod news;
 mod objects;
 mod observatory;
+mod reconcile;
 mod run;
 mod stop;
 mod stream_controller;
