@@ -109,6 +109,7 @@ fn the_examples_are_what_they_claim() {
     let stream: Stream = serde_yaml::from_str(&read("orders.yaml")).unwrap();
     assert_eq!(stream.spec.replicas, Some(3));
     assert_eq!(stream.spec.allow_async_flush, Some(true));
+    assert_eq!(stream.spec.allow_direct, Some(true));
     assert_eq!(stream.spec.subjects, Some(vec!["orders.>".to_owned()]));
     let cluster: StreamCluster = serde_yaml::from_str(&read("external-cluster.yaml")).unwrap();
     assert_eq!(cluster.metadata.name.as_deref(), Some(headwater_crds::DEFAULT_CLUSTER));

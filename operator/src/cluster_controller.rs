@@ -4,24 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kube_client::core::DeserializeGuard;
 use kube_client::{Resource as _, ResourceExt as _};
 use kube_runtime::controller::{Action, Config, Controller};
 use kube_runtime::{WatchStreamExt as _, predicates, reflector, watcher};
-use thiserror::Error;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
-use tracing::{debug, warn};
+use tokio::time::Instant;
+use tracing::debug;
 
 use headwater_crds::{ConditionStatus, ConditionType, StreamCluster, StreamClusterStatus};
 
+use crate::cluster_status;
 use crate::context::Context;
 use crate::events::Reason;
 use crate::metrics::{Kind, Outcome};
-use crate::objects::{code, write_status};
+use crate::objects::write_status;
 use crate::observatory::{TokenProblem, now};
+use crate::reconcile::{self, Failure, Guarded, Next, readable, within};
 use crate::stop::until_stopped;
-use crate::{backoff, cluster_status};
 
 /// Clusters looked at at a time.
 const CONCURRENCY: u16 = 8;
@@ -34,21 +33,10 @@ const WORDING_PAUSE: Duration = Duration::from_secs(60);
 /// Longest reconcile.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-type Guarded = DeserializeGuard<StreamCluster>;
-
-/// Why a reconcile failed.
-#[derive(Debug, Error)]
-enum Failure {
-    #[error("kubernetes: {0}")]
-    Kubernetes(#[from] kube_client::Error),
-    #[error("not done within {} s", DEADLINE.as_secs())]
-    Deadline,
-}
-
 /// Runs until `stop`, then until running reconciles have ended.
 pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
     let (reader, writer) = reflector::store();
-    let objects = watcher(context.api::<Guarded>(), watcher::Config::default())
+    let objects = watcher(context.api::<Guarded<StreamCluster>>(), watcher::Config::default())
         .default_backoff()
         .reflect(writer)
         .applied_objects()
@@ -65,25 +53,19 @@ pub(crate) async fn run(context: Arc<Context>, stop: watch::Receiver<bool>) {
         .await;
 }
 
-async fn reconcile(cluster: Arc<Guarded>, context: Arc<Context>) -> Result<Action, Failure> {
-    let cluster = match &cluster.0 {
-        Ok(cluster) => cluster,
-        Err(invalid) => {
-            warn!(cluster = %cluster.name_any(), error = %invalid.error, "cannot read this StreamCluster; is the operator older than the CRD?");
-            context.metrics.reconciled(Kind::StreamCluster, Outcome::Stalled, Duration::ZERO);
-            return Ok(Action::requeue(context.resync));
-        }
+async fn reconcile(cluster: Arc<Guarded<StreamCluster>>, context: Arc<Context>) -> Result<Action, Failure> {
+    let Some(cluster) = readable(&context, Kind::StreamCluster, &cluster) else {
+        return Ok(Action::requeue(context.resync));
     };
-    let started = Instant::now();
-    let outcome = timeout(DEADLINE, look(&context, cluster)).await.map_err(|_| Failure::Deadline)??;
-    context.metrics.reconciled(Kind::StreamCluster, outcome, started.elapsed());
     let uid = cluster.uid().unwrap_or_default();
-    context.note(&uid, |note| note.failures = 0);
-    let pause = if outcome == Outcome::Settled { AT_REST } else { IN_MOTION };
-    Ok(Action::requeue(backoff::spread(pause, &uid)))
+    within(DEADLINE, &context, Kind::StreamCluster, &uid, look(&context, cluster)).await
 }
 
-async fn look(context: &Context, cluster: &StreamCluster) -> kube_client::Result<Outcome> {
+fn after_failure(cluster: Arc<Guarded<StreamCluster>>, failure: &Failure, context: Arc<Context>) -> Action {
+    reconcile::after_failure(Kind::StreamCluster, &cluster, failure, &context)
+}
+
+async fn look(context: &Context, cluster: &StreamCluster) -> kube_client::Result<Next> {
     let sight = context.observatory.look(cluster).await;
     if matches!(sight.token, Err(TokenProblem::Refused(_))) && context.tenure.holds() {
         // The nodes' token may have changed to ours: asking for a fence is the call that tells, and its answer counts
@@ -97,7 +79,7 @@ async fn look(context: &Context, cluster: &StreamCluster) -> kube_client::Result
     let computed = cluster_status::report(generation, &sight.answers, sight.token.as_ref().copied(), published, now());
     let outcome = outcome(&computed);
     publish(context, cluster, computed).await?;
-    Ok(outcome)
+    Ok(Next::new(outcome, if outcome == Outcome::Settled { AT_REST } else { IN_MOTION }))
 }
 
 fn outcome(status: &StreamClusterStatus) -> Outcome {
@@ -139,24 +121,4 @@ async fn publish(context: &Context, cluster: &StreamCluster, computed: StreamClu
         context.events.publish(&cluster.object_ref(&()), reason, note).await;
     }
     Ok(())
-}
-
-fn after_failure(cluster: Arc<Guarded>, failure: &Failure, context: Arc<Context>) -> Action {
-    let uid = cluster.uid().unwrap_or_default();
-    let failures = context.note(&uid, |note| {
-        note.failures = note.failures.saturating_add(1);
-        note.failures
-    });
-    context.metrics.reconciled(Kind::StreamCluster, Outcome::Error, Duration::ZERO);
-    let pause = backoff::after(failures, &uid);
-    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-    match failure {
-        Failure::Kubernetes(error) if matches!(code(error), Some(404 | 409)) => {
-            debug!(namespace, name, %failure, "object changed meanwhile");
-        }
-        Failure::Kubernetes(_) | Failure::Deadline => {
-            warn!(namespace, name, %failure, failures, pause_ms = pause.as_millis(), "reconcile failed");
-        }
-    }
-    Action::requeue(pause)
 }

@@ -9,17 +9,16 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;
 use kube_client::{Api, Client, ResourceExt as _};
-use reqwest::Url;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
 
+use headwater_admin_client::{AdminClient, AdminToken, ClientError, FailureClass};
 use headwater_crds::{ExternalCluster, SecretKeyRef, StreamCluster};
 use headwater_plan::wire::FenceRequest;
 use headwater_plan::{NodeAnswer, Now, Request, StreamView};
 
 use crate::metrics::{Metrics, NodeCall};
-use crate::node_client::{AdminToken, Endpoint, FailureClass, NodeClient, NodeError};
 
 /// How long a round of answers serves everybody.
 const ROUND_MAX_AGE: Duration = Duration::from_secs(1);
@@ -54,9 +53,9 @@ pub(crate) enum TokenProblem {
 #[derive(Debug)]
 pub(crate) struct Sight {
     pub(crate) key: ClusterKey,
-    /// One per URL of the spec, in its order; `None` where the text is not a URL.
-    endpoints: Vec<Option<Endpoint>>,
-    /// One per URL, in the same order.
+    /// Carries the cluster's token.
+    nodes: AdminClient,
+    /// One per URL of the spec, in its order.
     pub(crate) answers: Vec<NodeAnswer>,
     pub(crate) token: Result<(), TokenProblem>,
 }
@@ -79,14 +78,14 @@ struct Memory {
 /// Asks nodes, and remembers for a moment.
 pub(crate) struct Observatory {
     client: Client,
-    nodes: NodeClient,
+    nodes: AdminClient,
     metrics: Arc<Metrics>,
     holder: String,
     clusters: std::sync::Mutex<HashMap<ClusterKey, Arc<Mutex<Memory>>>>,
 }
 
 impl Observatory {
-    pub(crate) fn new(client: Client, nodes: NodeClient, metrics: Arc<Metrics>, holder: &str) -> Self {
+    pub(crate) fn new(client: Client, nodes: AdminClient, metrics: Arc<Metrics>, holder: &str) -> Self {
         Self { client, nodes, metrics, holder: holder.to_owned(), clusters: std::sync::Mutex::default() }
     }
 
@@ -127,13 +126,8 @@ impl Observatory {
         let reference = external.and_then(|external| external.admin_token_secret_ref.as_ref());
         let token = self.token(&key.namespace, reference, memory).await;
         let urls = external.map(|external| external.admin_urls.as_slice()).unwrap_or_default();
-        let endpoints: Vec<Option<Endpoint>> = urls
-            .iter()
-            .map(|text| Some(Endpoint { url: Url::parse(text).ok()?, token: token.as_ref().ok().cloned().flatten() }))
-            .collect();
-        let names = &memory.names;
-        let questions = urls.iter().zip(&endpoints).map(|(text, node)| self.answer(text, node.as_ref(), names));
-        let told = join_all(questions).await;
+        let nodes = self.nodes.with_token(token.as_ref().ok().cloned().flatten());
+        let told = join_all(urls.iter().map(|url| self.answer(&nodes, url, &memory.names))).await;
         let mut refused = memory.token_refused.clone();
         let mut answers = Vec::with_capacity(told.len());
         for (answer, class) in told {
@@ -151,31 +145,25 @@ impl Observatory {
             (Ok(_), Some(why)) => Err(TokenProblem::Refused(why)),
             (Ok(_), None) => Ok(()),
         };
-        Sight { key, endpoints, answers, token }
+        Sight { key, nodes, answers, token }
     }
 
     async fn answer(
         &self,
-        text: &str,
-        node: Option<&Endpoint>,
+        nodes: &AdminClient,
+        url: &str,
         names: &BTreeMap<String, String>,
     ) -> (NodeAnswer, Option<FailureClass>) {
-        let (report, class) = match node {
-            None => (Err(format!("{text} is not a URL")), None),
-            Some(node) => {
-                let report = self.nodes.recovery(node).await;
-                self.metrics.node_called(NodeCall::Observe, report.is_ok());
-                let class = report.as_ref().err().map(NodeError::class);
-                (report.map_err(|error| error.to_string()), class)
-            }
-        };
-        let place = || text.split("://").last().unwrap_or(text).trim_end_matches('/').to_owned();
+        let report = nodes.recovery(url).await;
+        self.metrics.node_called(NodeCall::Observe, report.is_ok());
+        let class = report.as_ref().err().map(ClientError::class);
+        let place = || url.split("://").last().unwrap_or(url).trim_end_matches('/').to_owned();
         let answer = NodeAnswer {
-            name: names.get(text).cloned().unwrap_or_else(place),
-            url: text.to_owned(),
+            name: names.get(url).cloned().unwrap_or_else(place),
+            url: url.to_owned(),
             pod: None,
             at: now(),
-            report,
+            report: report.map_err(|error| error.to_string()),
         };
         (answer, class)
     }
@@ -225,8 +213,8 @@ impl Observatory {
     /// The catalogue's entry of a stream, from the first node that can say.
     pub(crate) async fn entry(&self, sight: &Sight, account: &str, name: &str) -> StreamView {
         let mut why = Vec::new();
-        for (node, answer) in answering(sight) {
-            let report = self.nodes.stream(node, account, name).await;
+        for answer in answering(sight) {
+            let report = sight.nodes.stream(&answer.url, account, name).await;
             self.metrics.node_called(NodeCall::Observe, report.is_ok());
             match report {
                 Ok(report) => return StreamView::Present(report.into()),
@@ -248,7 +236,7 @@ impl Observatory {
     ///
     /// # Errors
     /// The last node's refusal, when no node gives one.
-    pub(crate) async fn fence(&self, sight: &Sight) -> Result<u64, NodeError> {
+    pub(crate) async fn fence(&self, sight: &Sight) -> Result<u64, ClientError> {
         let memory = self.memory(&sight.key);
         let mut memory = memory.lock().await;
         if let Some((since, number)) = memory.fence
@@ -261,9 +249,9 @@ impl Observatory {
             ttl_ms: u64::try_from(FENCE_TTL.as_millis()).unwrap_or(u64::MAX),
         };
         let started = Instant::now();
-        let mut last = nobody(sight);
-        for (node, _) in answering(sight) {
-            let fence = self.nodes.fence(node, &ask).await;
+        let mut last = ClientError::nobody(sight.answers.len());
+        for answer in answering(sight) {
+            let fence = sight.nodes.fence(&answer.url, &ask).await;
             self.metrics.node_called(NodeCall::Fence, fence.is_ok());
             match fence {
                 Ok(fence) => {
@@ -297,8 +285,8 @@ impl Observatory {
             let Some((_, sight)) = memory.round.take().filter(|_| held) else {
                 continue;
             };
-            for (node, answer) in answering(&sight) {
-                match self.nodes.fence(node, &ask).await {
+            for answer in answering(&sight) {
+                match sight.nodes.fence(&answer.url, &ask).await {
                     Ok(_) => break,
                     Err(error) => debug!(node = %answer.name, %error, "fence not given back"),
                 }
@@ -316,7 +304,7 @@ impl Observatory {
         first: Option<&str>,
         (account, name): (&str, &str),
         request: &Request,
-    ) -> Result<(), NodeError> {
+    ) -> Result<(), ClientError> {
         let call = match request {
             Request::Put(_) => NodeCall::PutStream,
             Request::Delete(_) => NodeCall::DeleteStream,
@@ -324,10 +312,10 @@ impl Observatory {
             Request::Transfer(_) => NodeCall::Leadership,
         };
         let mut nodes: Vec<_> = answering(sight).collect();
-        nodes.sort_by_key(|(_, answer)| first != Some(node_name(answer)));
-        let mut result = Err(nobody(sight));
-        for (node, answer) in nodes {
-            result = self.nodes.send(node, account, name, request).await;
+        nodes.sort_by_key(|answer| first != Some(node_name(answer)));
+        let mut result = Err(ClientError::nobody(sight.answers.len()));
+        for answer in nodes {
+            result = sight.nodes.send(&answer.url, account, name, request).await;
             self.metrics.node_called(call, result.is_ok());
             match &result {
                 Err(error) if error.class() == FailureClass::Transient => {
@@ -347,25 +335,16 @@ impl Observatory {
     }
 }
 
-/// Endpoints whose node answered this round. A node that did not is not asked again at once.
-fn answering(sight: &Sight) -> impl Iterator<Item = (&Endpoint, &NodeAnswer)> {
-    let asked = sight.endpoints.iter().zip(&sight.answers);
-    asked.filter_map(|(node, answer)| Some((node.as_ref()?, answer))).filter(|(_, answer)| answer.report.is_ok())
+/// Nodes that answered this round. One that did not is not asked again at once.
+fn answering(sight: &Sight) -> impl Iterator<Item = &NodeAnswer> {
+    sight.answers.iter().filter(|answer| answer.report.is_ok())
 }
 
 fn node_name(answer: &NodeAnswer) -> &str {
     answer.report.as_ref().map_or(answer.name.as_str(), |report| report.node.as_str())
 }
 
-fn nobody(sight: &Sight) -> NodeError {
-    NodeError::Refused {
-        status: 503,
-        code: "no_leader".to_owned(),
-        message: format!("none of {} nodes answers", sight.endpoints.len()),
-    }
-}
-
-fn note_refusal(memory: &mut Memory, error: &NodeError) {
+fn note_refusal(memory: &mut Memory, error: &ClientError) {
     match error.class() {
         FailureClass::Credentials => {
             memory.token_refused = Some(error.to_string());

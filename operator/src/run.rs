@@ -11,13 +11,14 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use headwater_admin_client::AdminClient;
+
 use crate::cli::{LEASE_NAME, Settings};
 use crate::context::Context;
 use crate::events::Events;
 use crate::http::{self, Probes};
 use crate::lease::{Elector, Timing};
 use crate::metrics::Metrics;
-use crate::node_client::NodeClient;
 use crate::observatory::Observatory;
 use crate::stop::until_stopped;
 use crate::{cluster_controller, stop, stream_controller};
@@ -88,7 +89,7 @@ async fn lead(
     info!(namespace, transitions = held.transitions(), "leading");
     metrics.leading(held.transitions());
 
-    let nodes = NodeClient::new().context("cannot build the client of the nodes' admin API")?;
+    let nodes = AdminClient::new(None).context("cannot build the client of the nodes' admin API")?;
     let context = Arc::new(Context::new(
         client.clone(),
         Observatory::new(client.clone(), nodes, Arc::clone(&metrics), &settings.identity),

@@ -7,6 +7,7 @@ use kube_client::{Api, Resource as _, ResourceExt as _};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+use headwater_admin_client::{ClientError, FailureClass};
 use headwater_crds::{OperationStatus, Stream, StreamCluster, StreamStatus};
 use headwater_plan::{
     Desired, Observed, Plan, Step, StreamView, WaitingOn, assemble, lint, plan, render, request, status,
@@ -17,9 +18,9 @@ use crate::events::Reason;
 use crate::finalizer::{self, ClusterObject, Finality, Release};
 use crate::metrics::{Kind, Outcome};
 use crate::news;
-use crate::node_client::{FailureClass, NodeError};
 use crate::objects::{set_finalizer, write_status};
 use crate::observatory::{ClusterKey, Sight, now};
+use crate::reconcile::Next;
 
 /// Pause after a step, before looking at what it did.
 const AFTER_STEP: Duration = Duration::from_millis(400);
@@ -29,19 +30,6 @@ const IN_MOTION: Duration = Duration::from_secs(2);
 const WITHOUT_CLUSTER: Duration = Duration::from_secs(15);
 /// How long a refused step is not tried again, as long as it stays the same step.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-
-/// How a reconcile ended, and when to look again (`None`: at the next change).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Next {
-    pub(crate) outcome: Outcome,
-    pub(crate) after: Option<Duration>,
-}
-
-impl Next {
-    fn new(outcome: Outcome, after: Duration) -> Self {
-        Self { outcome, after: Some(after) }
-    }
-}
 
 /// One reconcile. Everything but the finalizer follows from the plan.
 ///
@@ -221,7 +209,7 @@ impl<'a> Pass<'a> {
         step: &Step,
         desired: &Desired,
         observed: &Observed,
-        error: &NodeError,
+        error: &ClientError,
     ) -> kube_client::Result<Next> {
         let class = error.class();
         warn!(stream = %desired.owner, step = step.kind(), %error, ?class, "step not taken");

@@ -281,6 +281,16 @@ class Transcript:
         if not ops:
             self.log(prefix + "(nothing)")
 
+    # -- requests
+    def ask(self, subject, payload="", conn=None, timeout=6.0):
+        """A request. Logs its answer, without the generated inbox that it came to."""
+        op = (conn or self.c).request(subject, payload, timeout=timeout)
+        self.answers([op], op[1])
+
+    def answers(self, ops, reply):
+        """Logs what came to the inbox `reply`, and beside it."""
+        self.all([(op[0], "<reply>" if op[1] == reply else op[1], *op[2:]) for op in ops])
+
     # -- JetStream
     def api(self, subject, body=None, headers=None, log=True, only=None, conn=None):
         """A $JS.API request. Logs it and its answer (of which `only` these keys, if given)."""
@@ -442,7 +452,7 @@ class Transcript:
 
         ops = [op for op in conn.collect(timeout, ended, most) if op[1] == reply or op[3].startswith("$JS.ACK")]
         if log:
-            self.all([("HMSG" if o[4] else "MSG", "<reply>" if o[1] == reply else o[1], *o[2:]) for o in ops])
+            self.answers(ops, reply)
         return [op for op in ops if op[3].startswith("$JS.ACK")]
 
     def ack(self, message, payload="+ACK", confirm=True):

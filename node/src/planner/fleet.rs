@@ -3,22 +3,14 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use headwater_admin_client::{AdminClient, ClientError, FailureClass, Member};
 use headwater_plan::wire::FenceRequest;
 use headwater_plan::{NodeAnswer, Request, StreamView};
-use serde::Deserialize;
 
-use super::client::{AdminClient, ClientError};
 use super::now;
 
 /// How long a fence stays live without another request.
 const FENCE_TTL: Duration = Duration::from_secs(15);
-
-/// One node and where its admin API is.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Member {
-    pub(crate) name: String,
-    pub(crate) url: String,
-}
 
 /// See the module's description.
 pub(crate) struct Fleet {
@@ -59,7 +51,7 @@ impl Fleet {
             }
             match self.client.stream(&answer.url, account, name).await {
                 Ok(report) => return StreamView::Present(report.into()),
-                Err(error) if error.is_not_found() => return StreamView::Absent,
+                Err(error) if error.class() == FailureClass::NotFound => return StreamView::Absent,
                 Err(error) => why.push(format!("{}: {error}", answer.name)),
             }
         }
@@ -76,14 +68,14 @@ impl Fleet {
         let ttl_ms = u64::try_from(FENCE_TTL.as_millis()).unwrap_or(u64::MAX);
         let ask = FenceRequest { holder: self.holder.clone(), ttl_ms };
         let started = Instant::now();
-        let mut last = self.nobody();
+        let mut last = ClientError::nobody(self.members.len());
         for answer in answering(answers, None) {
             match self.client.fence(&answer.url, &ask).await {
                 Ok(fence) => {
                     self.fence = Some((started, fence.number));
                     return Ok(fence.number);
                 }
-                Err(error) if error.is_transient() => last = error,
+                Err(error) if error.class() == FailureClass::Transient => last = error,
                 Err(error) => return Err(error),
             }
         }
@@ -111,23 +103,18 @@ impl Fleet {
         (account, name): (&str, &str),
         request: &Request,
     ) -> Result<(), ClientError> {
-        let mut result = Err(self.nobody());
+        let mut result = Err(ClientError::nobody(self.members.len()));
         for answer in answering(answers, first) {
             result = self.client.send(&answer.url, account, name, request).await;
             match &result {
-                Err(error) if error.is_transient() => {}
+                Err(error) if error.class() == FailureClass::Transient => {}
                 _ => break,
             }
         }
-        if result.as_ref().is_err_and(ClientError::is_overtaken) {
+        if result.as_ref().is_err_and(|error| error.class() == FailureClass::Overtaken) {
             self.fence = None;
         }
         result
-    }
-
-    fn nobody(&self) -> ClientError {
-        let message = format!("none of {} nodes answers", self.members.len());
-        ClientError::Refused { status: 503, code: "no_leader".to_owned(), message }
     }
 }
 

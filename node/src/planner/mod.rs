@@ -4,15 +4,14 @@
 //! nobody else manages, and [`Reconciler`], which keeps streams as manifests say for `dev` and `demo`.
 
 mod bare;
-mod client;
 mod fleet;
 mod reconciler;
 
 pub(crate) use bare::run;
-pub(crate) use client::AdminClient;
+pub(crate) use fleet::Fleet;
 #[cfg(test)]
-pub(crate) use client::ClientError;
-pub(crate) use fleet::{Fleet, Member};
+pub(crate) use headwater_admin_client::ClientError;
+pub(crate) use headwater_admin_client::{AdminClient, Member};
 pub(crate) use reconciler::{Pass, Reconciler, Taken};
 
 use headwater_plan::Now;

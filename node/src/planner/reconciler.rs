@@ -1,8 +1,8 @@
 //! Keeps streams as manifests say, for `dev` and `demo`: look, plan, check the plan, take one step.
 
+use headwater_admin_client::{ClientError, FailureClass};
 use headwater_plan::{Desired, NodeAnswer, Observed, Plan, WaitingOn, assemble, lint, plan, render, request};
 
-use super::client::ClientError;
 use super::fleet::Fleet;
 use super::now;
 
@@ -70,9 +70,11 @@ impl Reconciler {
         };
         let taken = match result {
             Ok(()) => Taken::Yes,
-            Err(error) if error.is_overtaken() || error.is_not_found() => Taken::Overtaken,
-            Err(error) if error.is_transient() => Taken::NotNow(error),
-            Err(error) => Taken::Refused(error),
+            Err(error) => match error.class() {
+                FailureClass::Overtaken | FailureClass::NotFound => Taken::Overtaken,
+                FailureClass::Transient => Taken::NotNow(error),
+                FailureClass::Credentials | FailureClass::Terminal => Taken::Refused(error),
+            },
         };
         Pass { observed, plan, step: Some((words, taken)) }
     }

@@ -6,6 +6,7 @@ import time
 from harness import case
 
 NS = 1_000_000_000
+X = {"durable_name": "X", "ack_policy": "explicit"}
 
 
 def create(t, stream, name, config, action=None, suffix="", log=True):
@@ -13,6 +14,24 @@ def create(t, stream, name, config, action=None, suffix="", log=True):
     if action is not None:
         body["action"] = action
     return t.api(f"CONSUMER.CREATE.{stream}.{name}{suffix}", body, log=log)
+
+
+def ask_and_wait(conn, stream, body):
+    """Sends consumer C a pull request that waits; returns the inbox for its answers."""
+    reply = conn.new_reply()
+    conn.pub(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.C", json.dumps(body), reply)
+    conn.flush()
+    return reply
+
+
+def delete_under_a_request(t, stream, what):
+    """Logs what a waiting pull request is told when what it waits for is deleted."""
+    t.stream(stream)
+    t.consumer(stream, "C")
+    reply = ask_and_wait(t.c, stream, {"batch": 5, "expires": 10 * NS})
+    time.sleep(0.3)
+    t.connect(1).request(f"$JS.API.{what}")
+    t.answers(t.c.collect(1.0, most=1), reply)
 
 
 @case("consumer/create")
@@ -60,27 +79,27 @@ def _(t):
         ("X", {"durable_name": "Y", "ack_policy": "explicit"}, ""),
         ("X", {"durable_name": "X", "name": "Y", "ack_policy": "explicit"}, ""),
         ("X", {"durable_name": "X", "ack_policy": "nonsense"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "deliver_policy": "nonsense"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "deliver_policy": "by_start_sequence"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "deliver_policy": "by_start_time"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "deliver_policy": "all", "opt_start_seq": 3}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "deliver_policy": "last_per_subject"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "filter_subject": "CE.a", "filter_subjects": ["CE.b"]}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "filter_subjects": ["CE.b", ""]}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "filter_subjects": ["CE.*", "CE.a"]}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "filter_subject": "CE.a"}, ".CE.b"),
-        ("X", {"durable_name": "X", "ack_policy": "explicit"}, ".CE.b"),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "filter_subjects": ["CE.a", "CE.b"]}, ".CE.a"),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "max_waiting": -1}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "rate_limit_bps": 100}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "idle_heartbeat": NS}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "flow_control": True}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "backoff": [NS, NS], "max_deliver": 1}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "backoff": [-NS]}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "ack_wait": -1}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "replay_policy": "nonsense"}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "num_replicas": 5}, ""),
-        ("X", {"durable_name": "X", "ack_policy": "explicit", "description": "d" * 5000}, ""),
+        ("X", {**X, "deliver_policy": "nonsense"}, ""),
+        ("X", {**X, "deliver_policy": "by_start_sequence"}, ""),
+        ("X", {**X, "deliver_policy": "by_start_time"}, ""),
+        ("X", {**X, "deliver_policy": "all", "opt_start_seq": 3}, ""),
+        ("X", {**X, "deliver_policy": "last_per_subject"}, ""),
+        ("X", {**X, "filter_subject": "CE.a", "filter_subjects": ["CE.b"]}, ""),
+        ("X", {**X, "filter_subjects": ["CE.b", ""]}, ""),
+        ("X", {**X, "filter_subjects": ["CE.*", "CE.a"]}, ""),
+        ("X", {**X, "filter_subject": "CE.a"}, ".CE.b"),
+        ("X", X, ".CE.b"),
+        ("X", {**X, "filter_subjects": ["CE.a", "CE.b"]}, ".CE.a"),
+        ("X", {**X, "max_waiting": -1}, ""),
+        ("X", {**X, "rate_limit_bps": 100}, ""),
+        ("X", {**X, "idle_heartbeat": NS}, ""),
+        ("X", {**X, "flow_control": True}, ""),
+        ("X", {**X, "backoff": [NS, NS], "max_deliver": 1}, ""),
+        ("X", {**X, "backoff": [-NS]}, ""),
+        ("X", {**X, "ack_wait": -1}, ""),
+        ("X", {**X, "replay_policy": "nonsense"}, ""),
+        ("X", {**X, "num_replicas": 5}, ""),
+        ("X", {**X, "description": "d" * 5000}, ""),
         ("X/Y", {"durable_name": "X/Y", "ack_policy": "explicit"}, ""),
         ("N" * 256, {"durable_name": "N" * 256, "ack_policy": "explicit"}, ""),
     ]:
@@ -90,7 +109,7 @@ def _(t):
         t.json("< ", answer.get("error", "created"))
         if "error" not in answer:
             t.api(f"CONSUMER.DELETE.CE.{name}", log=False)
-    create(t, "NOSUCH", "X", {"durable_name": "X", "ack_policy": "explicit"})
+    create(t, "NOSUCH", "X", X)
 
 
 @case("consumer/update")
@@ -180,16 +199,13 @@ def _(t):
     t.stream("WF")
     t.consumer("WF", "C")
     other = t.connect(1)
-    reply = t.c.new_reply()
-    t.c.pub("$JS.API.CONSUMER.MSG.NEXT.WF.C", json.dumps({"batch": 2, "expires": 5 * NS}), reply)
-    t.c.flush()
+    reply = ask_and_wait(t.c, "WF", {"batch": 2, "expires": 5 * NS})
     time.sleep(0.3)
     for n in range(3):
         other.request("WF.x", f"m{n}")
         # Each is delivered before the next is stored, so that what is left behind it does not depend on chance.
         time.sleep(0.3)
-    ops = t.c.collect(1.0)
-    t.all([(o[0], "<reply>" if o[1] == reply else o[1], *o[2:]) for o in ops])
+    t.answers(t.c.collect(1.0), reply)
     t.consumer_state("WF", "C")
 
 
@@ -223,8 +239,7 @@ def _(t):
     t.consumer("BR", "C")
     for body in ('{"batch":', '{"batch":-1}', "x", '{"nonsense":1,"no_wait":true}', {"batch": 0, "no_wait": True}, {"batch": 1, "expires": -1}, {"batch": 2, "max_bytes": -1, "no_wait": True}):
         t.pull("BR", "C", body, timeout=0.7)
-    op = t.c.request("$JS.API.CONSUMER.MSG.NEXT.BR.NONE", "1")
-    t.show((op[0], "<reply>", *op[2:]))
+    t.ask("$JS.API.CONSUMER.MSG.NEXT.BR.NONE", "1")
 
 
 @case("pull/limits-of-requests")
@@ -241,8 +256,7 @@ def _(t):
     t.consumer("MW", "C", max_waiting=2)
     held = [t.connect() for _ in range(2)]
     for conn in held:
-        conn.pub("$JS.API.CONSUMER.MSG.NEXT.MW.C", json.dumps({"batch": 1, "expires": 10 * NS}), conn.new_reply())
-        conn.flush()
+        ask_and_wait(conn, "MW", {"batch": 1, "expires": 10 * NS})
     time.sleep(0.3)
     t.pull("MW", "C", {"batch": 1, "expires": NS}, timeout=2)
     t.log(f"waiting: {t.api('CONSUMER.INFO.MW.C', log=False)['num_waiting']}")
@@ -256,8 +270,7 @@ def _(t):
     t.consumer("RR", "C")
     conns = [t.connect() for _ in range(3)]
     for conn in conns:
-        conn.pub("$JS.API.CONSUMER.MSG.NEXT.RR.C", json.dumps({"batch": 2, "expires": 10 * NS}), conn.new_reply())
-        conn.flush()
+        ask_and_wait(conn, "RR", {"batch": 2, "expires": 10 * NS})
         time.sleep(0.1)
     t.fill("RR.x", 6)
     t.log(f"deliveries per request: {[len(conn.collect(0.7)) for conn in conns]}")
@@ -268,8 +281,7 @@ def _(t):
     t.stream("GC")
     t.consumer("GC", "C")
     gone = t.connect()
-    gone.pub("$JS.API.CONSUMER.MSG.NEXT.GC.C", json.dumps({"batch": 10, "expires": 20 * NS}), gone.new_reply())
-    gone.flush()
+    ask_and_wait(gone, "GC", {"batch": 10, "expires": 20 * NS})
     time.sleep(0.2)
     gone.close()
     time.sleep(0.5)
@@ -280,26 +292,12 @@ def _(t):
 
 @case("pull/consumer-deleted")
 def _(t):
-    t.stream("CD")
-    t.consumer("CD", "C")
-    reply = t.c.new_reply()
-    t.c.pub("$JS.API.CONSUMER.MSG.NEXT.CD.C", json.dumps({"batch": 5, "expires": 10 * NS}), reply)
-    t.c.flush()
-    time.sleep(0.3)
-    t.connect(1).request("$JS.API.CONSUMER.DELETE.CD.C")
-    t.all([(o[0], "<reply>" if o[1] == reply else o[1], *o[2:]) for o in t.c.collect(1.0, most=1)])
+    delete_under_a_request(t, "CD", "CONSUMER.DELETE.CD.C")
 
 
 @case("pull/stream-deleted")
 def _(t):
-    t.stream("SD")
-    t.consumer("SD", "C")
-    reply = t.c.new_reply()
-    t.c.pub("$JS.API.CONSUMER.MSG.NEXT.SD.C", json.dumps({"batch": 5, "expires": 10 * NS}), reply)
-    t.c.flush()
-    time.sleep(0.3)
-    t.connect(1).request("$JS.API.STREAM.DELETE.SD")
-    t.all([(o[0], "<reply>" if o[1] == reply else o[1], *o[2:]) for o in t.c.collect(1.0, most=1)])
+    delete_under_a_request(t, "SD", "STREAM.DELETE.SD")
 
 
 @case("ack/explicit-out-of-order")
@@ -411,7 +409,7 @@ def _(t):
         t.c.pub(got[0][3], body, reply)
         ops = t.c.collect(1.5, most=1)
         t.log(f"> {body}")
-        t.all([(o[0], "<reply>" if o[1] == reply else o[1], *o[2:]) for o in ops])
+        t.answers(ops, reply)
         got = [op for op in ops if op[3].startswith("$JS.ACK")]
         if not got:
             break

@@ -5,6 +5,19 @@ import time
 
 from harness import case
 
+ID = "Nats-Msg-Id"
+STREAM = "Nats-Expected-Stream"
+LAST = "Nats-Expected-Last-Sequence"
+LAST_OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence"
+SUBJECT_OF_LAST = "Nats-Expected-Last-Subject-Sequence-Subject"
+LAST_ID = "Nats-Expected-Last-Msg-Id"
+
+
+def publish_each(t, *rows):
+    """Subject, payload and headers, one after the other."""
+    for subject, payload, headers in rows:
+        t.publish(subject, payload, headers=headers)
+
 
 @case("publish/acks")
 def _(t):
@@ -16,8 +29,7 @@ def _(t):
     t.c.flush()
     time.sleep(0.2)
     t.state("PA")
-    op = t.c.request("PB.x", "nowhere")
-    t.show((op[0], "<reply>", *op[2:]))
+    t.ask("PB.x", "nowhere")
 
 
 @case("publish/no-ack-stream")
@@ -43,47 +55,46 @@ def _(t):
 @case("publish/msg-id")
 def _(t):
     t.stream("ID")
-    t.publish("ID.a", "1", headers={"Nats-Msg-Id": "x"})
-    t.publish("ID.a", "2", headers={"Nats-Msg-Id": "x"})
-    t.publish("ID.b", "3", headers={"Nats-Msg-Id": "x"})
-    t.publish("ID.a", "4", headers={"Nats-Msg-Id": "y"})
-    t.publish("ID.a", "5", headers={"Nats-Msg-Id": ""})
-    t.publish("ID.a", "6", headers={"Nats-Msg-Id": ""})
+    publish_each(
+        t,
+        ("ID.a", "1", {ID: "x"}),
+        ("ID.a", "2", {ID: "x"}),
+        ("ID.b", "3", {ID: "x"}),
+        ("ID.a", "4", {ID: "y"}),
+        ("ID.a", "5", {ID: ""}),
+        ("ID.a", "6", {ID: ""}),
+    )
     t.api("STREAM.PURGE.ID", log=False)
-    t.publish("ID.a", "7", headers={"Nats-Msg-Id": "x"})
+    t.publish("ID.a", "7", headers={ID: "x"})
     t.state("ID")
 
 
 @case("publish/msg-id-window")
 def _(t):
     t.stream("IDW", duplicate_window=300_000_000)
-    t.publish("IDW.a", "1", headers={"Nats-Msg-Id": "x"})
-    t.publish("IDW.a", "2", headers={"Nats-Msg-Id": "x"})
+    publish_each(t, ("IDW.a", "1", {ID: "x"}), ("IDW.a", "2", {ID: "x"}))
     time.sleep(1.2)
-    t.publish("IDW.a", "3", headers={"Nats-Msg-Id": "x"})
+    t.publish("IDW.a", "3", headers={ID: "x"})
 
 
 @case("publish/msg-id-after-delete")
 def _(t):
     t.stream("IDD")
-    t.publish("IDD.a", "1", headers={"Nats-Msg-Id": "x"})
+    t.publish("IDD.a", "1", headers={ID: "x"})
     t.api("STREAM.MSG.DELETE.IDD", {"seq": 1}, log=False)
-    t.publish("IDD.a", "2", headers={"Nats-Msg-Id": "x"})
+    t.publish("IDD.a", "2", headers={ID: "x"})
 
 
 @case("publish/expected-stream")
 def _(t):
     t.stream("ES")
-    t.publish("ES.a", "1", headers={"Nats-Expected-Stream": "ES"})
-    t.publish("ES.a", "2", headers={"Nats-Expected-Stream": "OTHER"})
-    t.publish("ES.a", "3", headers={"Nats-Expected-Stream": ""})
+    publish_each(t, ("ES.a", "1", {STREAM: "ES"}), ("ES.a", "2", {STREAM: "OTHER"}), ("ES.a", "3", {STREAM: ""}))
 
 
 @case("publish/expected-last-sequence")
 def _(t):
     t.stream("EL")
-    for expected in ("0", "0", "5", "1", "1", "2", "x", "-1", ""):
-        t.publish("EL.a", expected, headers={"Nats-Expected-Last-Sequence": expected})
+    publish_each(t, *(("EL.a", expected, {LAST: expected}) for expected in ("0", "0", "5", "1", "1", "2", "x", "-1", "")))
     t.state("EL")
 
 
@@ -91,53 +102,59 @@ def _(t):
 def _(t):
     t.stream("ELS")
     for subject, expected in (("a", "0"), ("a", "0"), ("b", "0"), ("a", "1"), ("a", "1"), ("b", "2"), ("c", "7"), ("a", "x")):
-        t.publish(f"ELS.{subject}", expected, headers={"Nats-Expected-Last-Subject-Sequence": expected})
+        t.publish(f"ELS.{subject}", expected, headers={LAST_OF_SUBJECT: expected})
     t.api("STREAM.PURGE.ELS", {"filter": "ELS.a"}, log=False)
-    t.publish("ELS.a", "after its purge", headers={"Nats-Expected-Last-Subject-Sequence": "0"})
+    t.publish("ELS.a", "after its purge", headers={LAST_OF_SUBJECT: "0"})
     t.state("ELS")
 
 
 @case("publish/expected-last-subject-sequence-subject")
 def _(t):
     t.stream("ELSS")
-    t.publish("ELSS.k.1", "1")
-    t.publish("ELSS.k.2", "2")
-    both = lambda seq, subject: {"Nats-Expected-Last-Subject-Sequence": seq, "Nats-Expected-Last-Subject-Sequence-Subject": subject}
-    t.publish("ELSS.k.3", "3", headers=both("1", "ELSS.k.*"))
-    t.publish("ELSS.k.3", "3", headers=both("2", "ELSS.k.*"))
-    t.publish("ELSS.k.4", "4", headers=both("1", "ELSS.k.1"))
-    t.publish("ELSS.k.5", "5", headers=both("0", "ELSS.none"))
-    t.publish("ELSS.k.6", "6", headers={"Nats-Expected-Last-Subject-Sequence-Subject": "ELSS.k.1"})
+    publish_each(
+        t,
+        ("ELSS.k.1", "1", None),
+        ("ELSS.k.2", "2", None),
+        ("ELSS.k.3", "3", {LAST_OF_SUBJECT: "1", SUBJECT_OF_LAST: "ELSS.k.*"}),
+        ("ELSS.k.3", "3", {LAST_OF_SUBJECT: "2", SUBJECT_OF_LAST: "ELSS.k.*"}),
+        ("ELSS.k.4", "4", {LAST_OF_SUBJECT: "1", SUBJECT_OF_LAST: "ELSS.k.1"}),
+        ("ELSS.k.5", "5", {LAST_OF_SUBJECT: "0", SUBJECT_OF_LAST: "ELSS.none"}),
+        ("ELSS.k.6", "6", {SUBJECT_OF_LAST: "ELSS.k.1"}),
+    )
 
 
 @case("publish/expected-last-msg-id")
 def _(t):
     t.stream("ELM")
-    t.publish("ELM.a", "0", headers={"Nats-Expected-Last-Msg-Id": "none"})
-    t.publish("ELM.a", "1", headers={"Nats-Msg-Id": "one"})
-    t.publish("ELM.a", "2", headers={"Nats-Expected-Last-Msg-Id": "one", "Nats-Msg-Id": "two"})
-    t.publish("ELM.a", "3", headers={"Nats-Expected-Last-Msg-Id": "one"})
-    t.publish("ELM.a", "4")
-    t.publish("ELM.a", "5", headers={"Nats-Expected-Last-Msg-Id": "two"})
+    publish_each(
+        t,
+        ("ELM.a", "0", {LAST_ID: "none"}),
+        ("ELM.a", "1", {ID: "one"}),
+        ("ELM.a", "2", {LAST_ID: "one", ID: "two"}),
+        ("ELM.a", "3", {LAST_ID: "one"}),
+        ("ELM.a", "4", None),
+        ("ELM.a", "5", {LAST_ID: "two"}),
+    )
 
 
 @case("publish/order-of-checks")
 def _(t):
     t.stream("OC", max_msgs=1, discard="new")
-    t.publish("OC.a", "1", headers={"Nats-Msg-Id": "x"})
-    t.publish("OC.a", "a known id on a full stream", headers={"Nats-Msg-Id": "x"})
-    t.publish("OC.a", "a known id and a wrong sequence", headers={"Nats-Msg-Id": "x", "Nats-Expected-Last-Sequence": "9"})
-    t.publish("OC.a", "a wrong sequence on a full stream", headers={"Nats-Expected-Last-Sequence": "9"})
-    t.publish("OC.a", "another stream and a wrong sequence", headers={"Nats-Expected-Stream": "Z", "Nats-Expected-Last-Sequence": "9"})
+    publish_each(
+        t,
+        ("OC.a", "1", {ID: "x"}),
+        ("OC.a", "a known id on a full stream", {ID: "x"}),
+        ("OC.a", "a known id and a wrong sequence", {ID: "x", LAST: "9"}),
+        ("OC.a", "a wrong sequence on a full stream", {LAST: "9"}),
+        ("OC.a", "another stream and a wrong sequence", {STREAM: "Z", LAST: "9"}),
+    )
 
 
 @case("publish/refused-takes-no-sequence")
 def _(t):
     t.stream("RS", max_msg_size=20)
     t.publish("RS.a", "1", log=False)
-    t.publish("RS.a", "x" * 30)
-    t.publish("RS.a", "2", headers={"Nats-Expected-Last-Sequence": "7"})
-    t.publish("RS.a", "2")
+    publish_each(t, ("RS.a", "x" * 30, None), ("RS.a", "2", {LAST: "7"}), ("RS.a", "2", None))
 
 
 @case("publish/rollup")
@@ -188,7 +205,7 @@ def _(t):
     inbox = t.c.inbox + ".p"
     t.c.sub(inbox)
     for n in range(50):
-        t.c.pub("PE.x", f"m{n}", reply=inbox, headers={"Nats-Expected-Last-Sequence": str(n)})
+        t.c.pub("PE.x", f"m{n}", reply=inbox, headers={LAST: str(n)})
     ops = [json.loads(op[5]) for op in t.c.collect(3, most=50)]
     t.log(f"accepted: {sum(1 for o in ops if 'error' not in o)} of {len(ops)}")
     t.state("PE")
@@ -205,7 +222,7 @@ def _(t):
             if not getattr(conn, "race", None):
                 conn.race = conn.inbox + ".r"
                 conn.sub(conn.race)
-            conn.pub("RACE.key", f"rev {revision}", reply=conn.race, headers={"Nats-Expected-Last-Subject-Sequence": str(expected)})
+            conn.pub("RACE.key", f"rev {revision}", reply=conn.race, headers={LAST_OF_SUBJECT: str(expected)})
         answers = []
         for conn in conns:
             while True:
@@ -227,7 +244,7 @@ def _(t):
     t.stream(
         "KV_b", subjects=["$KV.b.>"], max_msgs_per_subject=3, discard="new", allow_rollup_hdrs=True, deny_delete=True, allow_direct=True,
     )
-    cas = lambda seq: {"Nats-Expected-Last-Subject-Sequence": seq}
+    cas = lambda seq: {LAST_OF_SUBJECT: seq}
     t.publish("$KV.b.k", "created", headers=cas("0"))
     t.publish("$KV.b.k", "created twice", headers=cas("0"))
     t.publish("$KV.b.k", "updated", headers=cas("1"))
@@ -238,8 +255,6 @@ def _(t):
     t.publish("$KV.b.k", "", headers={"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     t.state("KV_b", {"subjects_filter": ">"})
     t.settle("KV_b")
-    op = t.c.request("$JS.API.DIRECT.GET.KV_b.$KV.b.k", "")
-    t.show((op[0], "<reply>", *op[2:]))
+    t.ask("$JS.API.DIRECT.GET.KV_b.$KV.b.k")
     t.publish("$KV.b.k", "created again", headers=cas("7"))
-    op = t.c.request("$JS.API.DIRECT.GET.KV_b.$KV.b.none", "")
-    t.show((op[0], "<reply>", *op[2:]))
+    t.ask("$JS.API.DIRECT.GET.KV_b.$KV.b.none")

@@ -15,6 +15,13 @@ def fill(t, name, **config):
     t.settle(name)
 
 
+def ask_for_many(t, stream, body):
+    """A direct get whose answers end with an empty one."""
+    reply = t.c.new_reply()
+    t.c.pub(f"$JS.API.DIRECT.GET.{stream}", json.dumps(body), reply)
+    t.answers(t.c.collect(1.0, lambda op: not op[5]), reply)
+
+
 @case("get/by-sequence")
 def _(t):
     fill(t, "G1")
@@ -45,8 +52,7 @@ def _(t):
     for start in ("2000-01-01T00:00:00Z", info["message"]["time"], "2200-01-01T00:00:00Z"):
         answer = t.api("STREAM.MSG.GET.G3", {"start_time": start}, log=False)
         t.json("< ", answer.get("error") or answer["message"])
-        op = t.c.request("$JS.API.DIRECT.GET.G3", json.dumps({"start_time": start}))
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask("$JS.API.DIRECT.GET.G3", json.dumps({"start_time": start}))
 
 
 @case("direct/single")
@@ -57,27 +63,24 @@ def _(t):
         {"seq": 8, "next_by_subj": "D1.b"}, {"seq": 1, "last_by_subj": "D1.a"}, {}, {"nonsense": 1}, "", "x", {"seq": 6, "no_hdr": True},
     ):
         payload = body if isinstance(body, str) else json.dumps(body)
-        op = t.c.request("$JS.API.DIRECT.GET.D1", payload)
         t.log(f"> direct {payload}")
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask("$JS.API.DIRECT.GET.D1", payload)
 
 
 @case("direct/by-subject")
 def _(t):
     fill(t, "D2", allow_direct=True)
     for subject, payload in (("D2.a", ""), ("D2.none", ""), ("D2.*", ""), ("D2.a", '{"seq":1}'), ("D2.a", "x")):
-        op = t.c.request(f"$JS.API.DIRECT.GET.D2.{subject}", payload)
         t.log(f"> direct last {subject} {payload}")
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask(f"$JS.API.DIRECT.GET.D2.{subject}", payload)
 
 
 @case("direct/not-allowed")
 def _(t):
     fill(t, "D3")
     for subject in ("D3", "D3.D3.a", "NOSUCH"):
-        op = t.c.request(f"$JS.API.DIRECT.GET.{subject}", '{"seq":1}' if subject != "D3.D3.a" else "")
         t.log(f"> direct {subject}")
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask(f"$JS.API.DIRECT.GET.{subject}", '{"seq":1}' if subject != "D3.D3.a" else "")
 
 
 @case("direct/switched-by-update")
@@ -87,8 +90,7 @@ def _(t):
     for allow in (True, False):
         t.api("STREAM.UPDATE.D4", {**config, "allow_direct": allow}, log=False)
         time.sleep(0.5)
-        op = t.c.request("$JS.API.DIRECT.GET.D4", '{"seq":1}')
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask("$JS.API.DIRECT.GET.D4", '{"seq":1}')
 
 
 @case("direct/batch")
@@ -99,22 +101,16 @@ def _(t):
         {"seq": 1, "batch": 3, "next_by_subj": ">"}, {"seq": 1, "batch": 2, "next_by_subj": "D5.none"}, {"seq": 1, "batch": 100, "max_bytes": 120},
         {"batch": 3, "last_by_subj": "D5.a"}, {"start_time": "2000-01-01T00:00:00Z", "batch": 2},
     ):
-        reply = t.c.new_reply()
-        t.c.pub("$JS.API.DIRECT.GET.D5", json.dumps(body), reply)
         t.log(f"> direct batch {json.dumps(body)}")
-        ops = t.c.collect(1.0, lambda op: not op[5])
-        t.all([(o[0], "<reply>", *o[2:]) for o in ops])
+        ask_for_many(t, "D5", body)
 
 
 @case("direct/multi-last")
 def _(t):
     fill(t, "D6", allow_direct=True)
     for body in ({"multi_last": ["D6.a", "D6.b"]}, {"multi_last": ["D6.>"]}, {"multi_last": ["D6.none"]}, {"multi_last": ["D6.>"], "up_to_seq": 4}):
-        reply = t.c.new_reply()
-        t.c.pub("$JS.API.DIRECT.GET.D6", json.dumps(body), reply)
         t.log(f"> direct multi {json.dumps(body)}")
-        ops = t.c.collect(1.0, lambda op: not op[5])
-        t.all([(o[0], "<reply>", *o[2:]) for o in ops])
+        ask_for_many(t, "D6", body)
 
 
 @case("direct/from-each-node", modes=("cluster",))
@@ -122,6 +118,5 @@ def _(t):
     fill(t, "D7", allow_direct=True)
     for node in range(3):
         conn = t.connect(node)
-        op = conn.request("$JS.API.DIRECT.GET.D7", '{"seq":4}')
-        t.show((op[0], "<reply>", *op[2:]))
+        t.ask("$JS.API.DIRECT.GET.D7", '{"seq":4}', conn=conn)
         t.json("< ", t.api("STREAM.MSG.GET.D7", {"seq": 4}, conn=conn, log=False))

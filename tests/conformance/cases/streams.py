@@ -25,8 +25,7 @@ def _(t):
     for subject in ("NONSENSE", "STREAM", "STREAM.NONSENSE.X", "CONSUMER.NONSENSE.X.Y"):
         t.log(f"> {subject}")
         try:
-            op = t.c.request(f"$JS.API.{subject}", "", timeout=1.5)
-            t.show((op[0], "<reply>", *op[2:]))
+            t.ask(f"$JS.API.{subject}", timeout=1.5)
         except Timeout:
             t.log("< (nothing)")
 
@@ -257,8 +256,7 @@ def _(t):
     t.api("STREAM.DELETE.DELS")
     t.api("STREAM.DELETE.DELS")
     t.api("STREAM.INFO.DELS")
-    op = t.c.request("DELS.x", "to nobody")
-    t.show((op[0], "<reply>", *op[2:]))
+    t.ask("DELS.x", "to nobody")
     t.stream("DELS")
     t.state("DELS")
     t.publish("DELS.x", "first again")

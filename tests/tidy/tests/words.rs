@@ -16,8 +16,15 @@ fn tracked() -> Vec<(String, String)> {
 }
 
 #[test]
-fn no_unfinished_code() {
-    let banned = ["todo!(", "unimplemented!(", "#[ignore", "FIXME", "XXX "];
+fn no_code_waits_to_be_written() {
+    // In two parts each, so that whoever searches the tree for these words finds what this test would find: nothing.
+    let banned = [
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("#[ig", "nore"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X "),
+    ];
     let mut found = Vec::new();
     for (name, text) in tracked().iter().filter(|(n, _)| n.ends_with(".rs")) {
         for (i, line) in text.lines().enumerate() {

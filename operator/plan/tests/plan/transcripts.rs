@@ -8,6 +8,20 @@ use crate::world::{Script, World, wish};
 const ASYNC: &str = "replicas: 3, allowAsyncFlush: true";
 const SYNC: &str = "replicas: 3, allowAsyncFlush: false";
 
+/// Three nodes with a stream as `from` says, and the wish for `to`.
+fn script(from: &str, to: &str) -> Script {
+    Script::new(World::with(&wish(from), 3), wish(to))
+}
+
+/// The transcript of such a change, with up to `drain` entries persisted between two rounds; `before` says what else is
+/// so when it begins.
+fn change(from: &str, to: &str, drain: u64, before: impl FnOnce(&mut World)) -> String {
+    let mut script = script(from, to);
+    before(&mut script.world);
+    script.finish(drain);
+    script.text
+}
+
 fn other() -> Owner {
     Owner { namespace: "shop".into(), name: "other".into(), uid: "u2".into(), adopted: false }
 }
@@ -24,13 +38,13 @@ fn a_stream_is_created_and_then_at_rest() {
 
 #[test]
 fn async_to_sync_drains_followers_first_the_lagging_one_last_and_the_leader_after_handing_over() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(SYNC));
-    script.world.committed = 1_000;
-    for (name, persisted) in [("n1", 990), ("n2", 300), ("n3", 980)] {
-        script.world.node(name).persisted = persisted;
-    }
-    script.finish(150);
-    insta::assert_snapshot!(script.text, @r"
+    let text = change(ASYNC, SYNC, 150, |world| {
+        world.committed = 1_000;
+        for (name, persisted) in [("n1", 990), ("n2", 300), ("n3", 980)] {
+            world.node(name).persisted = persisted;
+        }
+    });
+    insta::assert_snapshot!(text, @r"
     do update at generation 1: metadata.headwater.allow_async_flush true → false
     do propose durability always+sync as generation 2
     do grant generation 2 to n3
@@ -44,9 +58,7 @@ fn async_to_sync_drains_followers_first_the_lagging_one_last_and_the_leader_afte
 
 #[test]
 fn sync_to_async_holds_at_each_grant() {
-    let mut script = Script::new(World::with(&wish(SYNC), 3), wish(ASYNC));
-    script.finish(0);
-    insta::assert_snapshot!(script.text, @r"
+    insta::assert_snapshot!(change(SYNC, ASYNC, 0, |_| {}), @r"
     do update at generation 1: metadata.headwater.allow_async_flush false → true
     do propose durability always+async as generation 2
     do grant generation 2 to n2
@@ -59,7 +71,7 @@ fn sync_to_async_holds_at_each_grant() {
 
 #[test]
 fn an_unreachable_voter_blocks_every_grant_and_returns_to_the_change() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(SYNC));
+    let mut script = script(ASYNC, SYNC);
     script.world.node("n3").up = false;
     script.note("n3 is down");
     for _ in 0..3 {
@@ -91,10 +103,8 @@ fn an_unreachable_voter_blocks_every_grant_and_returns_to_the_change() {
 
 #[test]
 fn a_leader_that_changes_in_the_middle_is_still_last() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(SYNC));
-    script.round();
-    script.round();
-    script.round();
+    let mut script = script(ASYNC, SYNC);
+    script.rounds(3);
     script.world.pass(0, 100);
     script.note("n3 is elected");
     script.world.elect("n3");
@@ -113,12 +123,9 @@ fn a_leader_that_changes_in_the_middle_is_still_last() {
 
 #[test]
 fn a_reversal_in_the_middle_is_a_new_generation() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(SYNC));
+    let mut script = script(ASYNC, SYNC);
     script.world.committed = 500;
-    script.round();
-    script.round();
-    script.round();
-    script.round();
+    script.rounds(4);
     script.note("the manifest goes back to async");
     script.wish = wish(ASYNC);
     script.finish(1_000);
@@ -137,7 +144,7 @@ fn a_reversal_in_the_middle_is_a_new_generation() {
 
 #[test]
 fn no_leader_means_waiting() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(ASYNC));
+    let mut script = script(ASYNC, ASYNC);
     script.world.leader = None;
     script.round();
     script.world.nodes.values_mut().for_each(|node| node.up = false);
@@ -214,10 +221,7 @@ fn somebody_elses_stream_is_left_alone() {
 
 #[test]
 fn what_cannot_change_is_said_and_nothing_is_done() {
-    let mut script = Script::new(
-        World::with(&wish("replicas: 3, storage: memory, denyPurge: true"), 3),
-        wish("replicas: 3, storage: file"),
-    );
+    let mut script = script("replicas: 3, storage: memory, denyPurge: true", "replicas: 3, storage: file");
     script.round();
     insta::assert_snapshot!(script.text, @r"
     wait: storage is memory and cannot become file; correct the manifest, or delete the stream to create it anew
@@ -226,10 +230,8 @@ fn what_cannot_change_is_said_and_nothing_is_done() {
 
 #[test]
 fn a_change_of_size_waits_for_the_durability_change_and_other_fields_do_not() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(SYNC));
-    script.round();
-    script.round();
-    script.round();
+    let mut script = script(ASYNC, SYNC);
+    script.rounds(3);
     script.note("the manifest asks for one replica and an age limit");
     script.wish = wish("replicas: 1, maxAge: 1h, allowAsyncFlush: false");
     script.finish(1);
@@ -252,13 +254,12 @@ fn a_change_of_size_waits_for_the_durability_change_and_other_fields_do_not() {
 
 #[test]
 fn a_size_that_cannot_be_reached_can_be_corrected() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(ASYNC));
+    let mut script = script(ASYNC, ASYNC);
     script.note("five replicas were asked for, and there are three nodes");
     script.world.stream.as_mut().unwrap().config["num_replicas"] = 5.into();
     script.world.set_metadata("headwater.allow_async_flush", "false");
     script.wish = wish("replicas: 5, allowAsyncFlush: false");
-    script.round();
-    script.round();
+    script.rounds(2);
     script.note("three again");
     script.wish = wish(SYNC);
     script.finish(100);
@@ -278,7 +279,7 @@ fn a_size_that_cannot_be_reached_can_be_corrected() {
 
 #[test]
 fn a_stream_is_deleted_only_under_policy_delete_and_only_if_it_is_ours() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish(ASYNC));
+    let mut script = script(ASYNC, ASYNC);
     script.wish.deleting = true;
     script.note("policy Retain");
     script.round();
@@ -289,8 +290,7 @@ fn a_stream_is_deleted_only_under_policy_delete_and_only_if_it_is_ours() {
     script.round();
     script.note("policy Delete, ours");
     script.world.set_owner(Some(script.wish.owner.clone()));
-    script.round();
-    script.round();
+    script.rounds(2);
     insta::assert_snapshot!(script.text, @r"
     -- policy Retain
     done
@@ -304,7 +304,7 @@ fn a_stream_is_deleted_only_under_policy_delete_and_only_if_it_is_ours() {
 
 #[test]
 fn paused_and_restrained_wishes_change_nothing() {
-    let mut script = Script::new(World::with(&wish(ASYNC), 3), wish("replicas: 3, maxMsgs: 5"));
+    let mut script = script(ASYNC, "replicas: 3, maxMsgs: 5");
     script.wish.paused = true;
     script.round();
     script.wish = wish("replicas: 3, maxMsgs: 5, updatePolicy: CreateOnly");

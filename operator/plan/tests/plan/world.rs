@@ -348,6 +348,12 @@ impl Script {
         plan
     }
 
+    pub(crate) fn rounds(&mut self, count: usize) {
+        for _ in 0..count {
+            self.round();
+        }
+    }
+
     /// Rounds with time between them until nothing is left to do.
     pub(crate) fn finish(&mut self, persists: u64) {
         for _ in 0..50 {
