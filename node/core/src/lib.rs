@@ -19,5 +19,4 @@ pub mod recovery;
 pub mod seq_set;
 pub mod stream;
 pub mod subject_index;
-pub mod subject_match;
 pub mod watermark;
