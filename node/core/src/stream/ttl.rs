@@ -46,11 +46,17 @@ mod tests {
     fn ttl_values() {
         for (text, expected) in [
             ("never", Some(Ttl::Never)),
+            ("NEVER", Some(Ttl::Never)),
             ("5", Some(Ttl::After(5_000_000_000))),
+            ("5s", Some(Ttl::After(5_000_000_000))),
+            ("1500ms", Some(Ttl::After(1_500_000_000))),
             ("1m", Some(Ttl::After(60_000_000_000))),
             ("999ms", None),
             ("0", None),
             ("-1", None),
+            ("1.5", None),
+            ("18446744073709551616", None),
+            ("", None),
             ("soon", None),
         ] {
             assert_eq!(Ttl::parse(text.as_bytes()), expected, "{text}");
