@@ -1,6 +1,7 @@
 //! Per-message time to live.
 
-use crate::durability::parse_go_duration_ns;
+use headwater_protocol::duration;
+
 use crate::ids::Timestamp;
 
 /// Shortest TTL accepted.
@@ -24,7 +25,7 @@ impl Ttl {
         }
         let ns = match text.parse::<u64>() {
             Ok(seconds) => seconds.checked_mul(1_000_000_000)?,
-            Err(_) => parse_go_duration_ns(text)?,
+            Err(_) => duration::parse_unsigned(text)?,
         };
         (ns >= TTL_NS_MIN).then_some(Self::After(ns))
     }
