@@ -8,7 +8,8 @@ use memchr::memchr;
 /// The version line of every block.
 pub const VERSION_LINE: &[u8] = b"NATS/1.0\r\n";
 
-/// Header names that the server writes or reads; those of a publish are in `stream/headers.rs` of the core crate.
+/// Header names that the server writes or reads; those of a publish and of
+/// a pull request's end are in the core crate.
 pub mod name {
     macro_rules! names {
         ($($(#[$doc:meta])* $id:ident = $text:literal;)*) => { $($(#[$doc])* pub const $id: &str = $text;)* };
@@ -33,16 +34,6 @@ pub mod name {
         UP_TO_SEQUENCE = "Nats-UpTo-Sequence";
         /// Body size when only headers are delivered.
         MSG_SIZE = "Nats-Msg-Size";
-        /// Unserved messages of an ended pull request.
-        PENDING_MESSAGES = "Nats-Pending-Messages";
-        /// Unserved bytes of an ended pull request.
-        PENDING_BYTES = "Nats-Pending-Bytes";
-        /// Last consumer sequence, in heartbeats.
-        LAST_CONSUMER = "Nats-Last-Consumer";
-        /// Last stream sequence, in heartbeats.
-        LAST_STREAM = "Nats-Last-Stream";
-        /// Flow control subject that awaits an answer.
-        CONSUMER_STALLED = "Nats-Consumer-Stalled";
     }
 }
 

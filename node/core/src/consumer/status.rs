@@ -116,22 +116,32 @@ mod tests {
     fn texts_are_those_that_clients_compare() {
         let left = Unserved { messages: 3, bytes: 70 };
         let table = [
-            (Status::NoMessages, "NATS/1.0 404 No Messages\r\n\r\n"),
-            (
-                Status::RequestTimeout(left),
-                "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70\r\n\r\n",
-            ),
-            (Status::ConsumerDeleted, "NATS/1.0 409 Consumer Deleted\r\n\r\n"),
             (
                 Status::IdleHeartbeat { last_consumer: ConsumerSeq::new(4), last_stream: StreamSeq::new(9) },
-                "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9\r\n\r\n",
+                "100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9",
             ),
-            (Status::ExceededMaxBatch(10), "NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n"),
-            (Status::ExceededMaxExpires(90_500_000_000), "NATS/1.0 409 Exceeded MaxRequestExpires of 1m30.5s\r\n\r\n"),
-            (Status::BadRequest("x"), "NATS/1.0 400 Bad Request - x\r\n\r\n"),
+            (Status::BadRequest("x"), "400 Bad Request - x"),
+            (Status::NoMessages, "404 No Messages"),
+            (Status::RequestTimeout(left), "408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
+            (Status::RequestsPending, "408 Requests Pending"),
+            (Status::ExceededMaxWaiting, "409 Exceeded MaxWaiting"),
+            (Status::ExceededMaxBatch(10), "409 Exceeded MaxRequestBatch of 10"),
+            (Status::ExceededMaxExpires(90_500_000_000), "409 Exceeded MaxRequestExpires of 1m30.5s"),
+            (Status::ExceededMaxBytes(100_000), "409 Exceeded MaxRequestMaxBytes of 100000"),
+            (
+                Status::MessageSizeExceedsMaxBytes(left),
+                "409 Message Size Exceeds MaxBytes\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70",
+            ),
+            (Status::BatchCompleted(left), "409 Batch Completed\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
+            (Status::ConsumerDeleted, "409 Consumer Deleted"),
+            (
+                Status::LeadershipChange(left),
+                "409 Leadership Change\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70",
+            ),
+            (Status::ServerShutdown(left), "409 Server Shutdown\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
         ];
         for (status, expected) in table {
-            assert_eq!(status.header_block(), expected);
+            assert_eq!(status.header_block(), format!("NATS/1.0 {expected}\r\n\r\n"));
         }
     }
 }
