@@ -56,7 +56,7 @@ pub struct Refused {
     /// Why.
     pub why: PubRefusal,
     /// The decision rests on entries in flight up to this one: the reply must not be sent before it may be
-    /// confirmed, or it would reveal a position that can still be lost.
+    /// confirmed, or it would reveal a position that can still be lost (I-5).
     pub after: Option<Ordinal>,
 }
 
