@@ -3,7 +3,6 @@
 //! Pure: no runtime, no file system, no clock, no randomness (invariant I-1). Time and bytes come in as
 //! arguments, decisions go out as data.
 
-pub mod ack_gate;
 pub mod catalog;
 pub mod clock;
 pub mod codec;
@@ -14,10 +13,8 @@ pub mod frame;
 pub mod hash;
 pub mod ids;
 pub mod interest;
-pub mod invariants;
 pub mod recovery;
 pub mod seq_set;
 pub mod stream;
 pub mod subject_index;
-pub mod subject_match;
 pub mod watermark;

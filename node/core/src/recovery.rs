@@ -134,7 +134,7 @@ pub enum RecoveryPlan {
         /// The checkpoint's index.
         from: LogIndex,
     },
-    /// Join under a new incarnation, without a vote until caught up.
+    /// Join under a new incarnation, without a vote until caught up (I-9).
     RejoinAsLearner {
         /// Why.
         why: RejoinReason,

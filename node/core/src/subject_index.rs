@@ -4,11 +4,11 @@
 //! hashing. The index is derived: it is rebuilt from block frames and never stored.
 
 use hashbrown::HashTable;
+use headwater_protocol::subject;
 
 use crate::hash;
 use crate::ids::StreamSeq;
 use crate::seq_set::SeqSet;
-use crate::subject_match::{is_everything, is_literal, matches};
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -141,11 +141,11 @@ impl SubjectIndex {
     pub fn by_filter<'a>(&'a self, filter: &'a [u8]) -> Box<dyn Iterator<Item = (&'a [u8], &'a SeqSet)> + 'a> {
         if is_everything(filter) {
             Box::new(self.iter())
-        } else if is_literal(filter) {
+        } else if !subject::has_wildcards(filter) {
             let entry = self.slot_of(filter).and_then(|slot| self.slab[slot as usize].as_ref());
             Box::new(entry.into_iter().map(|entry| (&*entry.subject, &entry.seqs)))
         } else {
-            Box::new(self.iter().filter(move |(subject, _)| matches(filter, subject)))
+            Box::new(self.iter().filter(move |(subject, _)| subject::matches(filter, subject)))
         }
     }
 
@@ -157,7 +157,7 @@ impl SubjectIndex {
         match filters {
             [] => Box::new(self.iter()),
             [one] => self.by_filter(one.as_ref()),
-            _ if filters.iter().all(|f| is_literal(f.as_ref()) && !f.as_ref().is_empty()) => {
+            _ if filters.iter().all(|f| !subject::has_wildcards(f.as_ref()) && !f.as_ref().is_empty()) => {
                 let distinct = filters
                     .iter()
                     .enumerate()
@@ -208,7 +208,12 @@ impl SubjectIndex {
 /// Whether any of the filters covers the subject; no filters cover all.
 pub fn covers_any<F: AsRef<[u8]>>(filters: &[F], subject: &[u8]) -> bool {
     filters.is_empty()
-        || filters.iter().any(|filter| is_everything(filter.as_ref()) || matches(filter.as_ref(), subject))
+        || filters.iter().any(|filter| is_everything(filter.as_ref()) || subject::matches(filter.as_ref(), subject))
+}
+
+/// Whether a filter covers every subject.
+pub(crate) fn is_everything(filter: &[u8]) -> bool {
+    filter.is_empty() || filter == b">"
 }
 
 #[cfg(test)]

@@ -71,6 +71,11 @@ pub fn parse(text: &str) -> Result<i64, DurationError> {
     }
 }
 
+/// As [`parse`], for a duration that cannot be negative; `None` if it is none.
+pub fn parse_unsigned(text: &str) -> Option<u64> {
+    parse(text).ok().and_then(|ns| u64::try_from(ns).ok())
+}
+
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
@@ -155,11 +160,25 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(ns), "{text}");
         }
-        for text in
-            ["", "-", "5", "s", "1x", "1s2", ".s", "5 s", "9999999999999999999h", "2562047h47m16.854775808s", "é"]
-        {
+        for text in [
+            "",
+            "-",
+            "5",
+            "s",
+            "1x",
+            "1d",
+            "1s2",
+            ".s",
+            "1.2.3s",
+            "5 s",
+            "9999999999999999999h",
+            "2562047h47m16.854775808s",
+            "é",
+        ] {
             assert!(parse(text).is_err(), "{text}");
+            assert_eq!(parse_unsigned(text), None, "{text}");
         }
+        assert_eq!((parse_unsigned("1m30s"), parse_unsigned("-1s")), (Some(90 * SECOND as u64), None));
         for (ns, text) in [
             (0, "0s"),
             (1, "1ns"),

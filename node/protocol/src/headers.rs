@@ -3,57 +3,19 @@
 //! Names compare byte for byte (nats-server does not fold case here), the first of several equal names wins, and a
 //! value starts after the blanks that follow the colon and runs to the line end, trailing blanks included.
 
-pub mod publish;
-
 use memchr::memchr;
-
-pub use publish::{PublishHeaders, scan_publish_headers};
 
 /// The version line of every block.
 pub const VERSION_LINE: &[u8] = b"NATS/1.0\r\n";
 
-/// Largest header block a stream accepts, in bytes.
-pub const STREAM_HEADERS_BYTES_MAX: usize = 64 * 1024;
-
-/// Header names with a meaning to the server.
+/// Header names that the server writes or reads; those of a publish and of
+/// a pull request's end are in the core crate.
 pub mod name {
     macro_rules! names {
         ($($(#[$doc:meta])* $id:ident = $text:literal;)*) => { $($(#[$doc])* pub const $id: &str = $text;)* };
     }
 
     names! {
-        /// Duplicate detection key.
-        MSG_ID = "Nats-Msg-Id";
-        /// The stream that must store the message.
-        EXPECTED_STREAM = "Nats-Expected-Stream";
-        /// The stream's last sequence.
-        EXPECTED_LAST_SEQUENCE = "Nats-Expected-Last-Sequence";
-        /// The last sequence of the message's subject.
-        EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence";
-        /// Another subject (or filter) for that check.
-        EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject";
-        /// The message id of the last stored message.
-        EXPECTED_LAST_MSG_ID = "Nats-Expected-Last-Msg-Id";
-        /// `sub` or `all`.
-        ROLLUP = "Nats-Rollup";
-        /// Per-message time to live.
-        TTL = "Nats-TTL";
-        /// Why the server wrote a delete marker.
-        MARKER_REASON = "Nats-Marker-Reason";
-        /// Counter increment.
-        INCR = "Nats-Incr";
-        /// Where a sourced message came from; server-managed.
-        STREAM_SOURCE = "Nats-Stream-Source";
-        /// Counter sources; server-managed.
-        COUNTER_SOURCES = "Nats-Counter-Sources";
-        /// Delayed or recurring publish.
-        SCHEDULE = "Nats-Schedule";
-        /// Atomic batch id.
-        BATCH_ID = "Nats-Batch-Id";
-        /// Position within the batch, from 1.
-        BATCH_SEQUENCE = "Nats-Batch-Sequence";
-        /// `1` or `eob`.
-        BATCH_COMMIT = "Nats-Batch-Commit";
         /// Lowest API level that understands this request.
         REQUIRED_API_LEVEL = "Nats-Required-Api-Level";
         /// Stream of a directly read message.
@@ -72,16 +34,6 @@ pub mod name {
         UP_TO_SEQUENCE = "Nats-UpTo-Sequence";
         /// Body size when only headers are delivered.
         MSG_SIZE = "Nats-Msg-Size";
-        /// Unserved messages of an ended pull request.
-        PENDING_MESSAGES = "Nats-Pending-Messages";
-        /// Unserved bytes of an ended pull request.
-        PENDING_BYTES = "Nats-Pending-Bytes";
-        /// Last consumer sequence, in heartbeats.
-        LAST_CONSUMER = "Nats-Last-Consumer";
-        /// Last stream sequence, in heartbeats.
-        LAST_STREAM = "Nats-Last-Stream";
-        /// Flow control subject that awaits an answer.
-        CONSUMER_STALLED = "Nats-Consumer-Stalled";
     }
 }
 
@@ -280,7 +232,7 @@ mod tests {
         fn any_bytes_are_readable(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             let block = HeaderBlock(&bytes);
             prop_assert!(block.iter().count() <= bytes.len());
-            let _ = (block.status(), scan_publish_headers(&bytes));
+            let _ = block.status();
             prop_assert!(HeaderBlock(&HeaderBuilder::from_block(&bytes).finish()).is_well_formed());
         }
 

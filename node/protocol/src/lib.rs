@@ -7,11 +7,11 @@
 //! |---|---|
 //! | [`decode`], [`encode`] | client protocol lines, both ways |
 //! | [`subject`] | subject rules, wildcard matching |
-//! | [`headers`] | `NATS/1.0` header blocks and what a publish says in them |
+//! | [`headers`] | `NATS/1.0` header blocks |
 //! | [`info`], [`connect`] | the two JSON documents of a connection's start |
 //! | [`wire_error`] | every `-ERR` text and whether it ends the connection |
 //! | [`ack`], [`pub_ack`] | acknowledgements of deliveries and of publishes |
-//! | [`pull`], [`direct`], [`status`] | pull requests, direct gets and their status messages |
+//! | [`pull`], [`direct`], [`status`] | pull requests, direct gets, status messages |
 //! | [`duration`], [`rfc3339`] | Go durations and RFC 3339 times |
 //! | [`api`] | `$JS.API`: routes, bodies, errors, validation |
 

@@ -41,9 +41,6 @@ impl std::fmt::Display for Status {
 /// Nobody is subscribed to the subject of a request.
 pub const NO_RESPONDERS: Status = Status::new(503, "");
 
-/// Too many requests are queued.
-pub const TOO_MANY_REQUESTS: Status = Status::new(429, "Too Many Requests");
-
 /// The block that tells a requester that nobody listens on `subject`.
 pub fn no_responders(subject: &[u8]) -> Vec<u8> {
     let mut builder = NO_RESPONDERS.builder();
@@ -58,6 +55,5 @@ mod tests {
     #[test]
     fn no_responders_names_the_subject() {
         assert_eq!(no_responders(b"nosuch"), b"NATS/1.0 503\r\nNats-Subject: nosuch\r\n\r\n");
-        assert_eq!(TOO_MANY_REQUESTS.to_string(), "429 Too Many Requests");
     }
 }

@@ -24,19 +24,17 @@ use headwater_core::ids::{LogIndex, StreamId, StreamSeq};
 use headwater_core::stream::Records;
 
 mod cache;
-mod cursor;
 pub(crate) mod format;
-mod install;
 mod job;
 mod open;
+mod remove;
 #[cfg(test)]
 mod tests;
 
-pub use cursor::Cursor;
-pub use install::{BlockInstaller, remove_stream};
 pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier, OpenBlock};
 pub(crate) use open::frame_at;
 pub use open::{BlockScan, ReplayFrame, TornBlock};
+pub use remove::remove_stream;
 
 use self::cache::{FrameCache, FramePlace};
 use self::format::HEADER_PAGE;
@@ -111,7 +109,6 @@ struct Block {
 }
 
 struct Pending {
-    index: LogIndex,
     place: FramePlace,
     frame: Frame,
 }
@@ -201,7 +198,7 @@ impl StreamStore {
         let place = self.assign(len);
         self.dirty_bytes += len;
         self.index(place, &frame);
-        self.pending.push_back(Pending { index, place, frame });
+        self.pending.push_back(Pending { place, frame });
     }
 
     /// Operation `index` has nothing to store (void, blank, membership).
@@ -299,12 +296,6 @@ impl StreamStore {
         self.dirty_bytes
     }
 
-    /// Bytes of the block files, pending ones included.
-    #[must_use]
-    pub fn block_bytes(&self) -> u64 {
-        self.blocks.iter().map(|block| block.len).sum()
-    }
-
     /// Why the store takes no more jobs, if so. Final.
     #[must_use]
     pub fn failure(&self) -> Option<&FlushError> {
@@ -397,7 +388,7 @@ impl StreamStore {
 
     fn extents(&self) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
-        for Pending { place, frame, .. } in &self.pending {
+        for Pending { place, frame } in &self.pending {
             let bytes: Bytes = frame.bytes().clone();
             match extents.last_mut().filter(|extent| extent.block == place.block) {
                 Some(extent) => extent.parts.push(bytes),
@@ -437,7 +428,7 @@ impl StreamStore {
             self.synced = stored;
         }
         let mut cache = self.cache.borrow_mut();
-        for Pending { place, frame, .. } in self.pending.drain(..self.taken) {
+        for Pending { place, frame } in self.pending.drain(..self.taken) {
             self.dirty_bytes -= frame.bytes().len() as u64;
             cache.insert(place, frame);
         }
@@ -476,13 +467,6 @@ impl StreamStore {
     /// Ends one [`pin`](Self::pin).
     pub fn unpin(&mut self) {
         self.pins = self.pins.saturating_sub(1);
-    }
-
-    /// The whole frame that holds `seq`, or the next one behind it: for shipping blocks. `None` at the end, or
-    /// at damage, see [`take_damage`](Self::take_damage).
-    #[must_use]
-    pub fn frame_at_or_after(&self, seq: StreamSeq) -> Option<Frame> {
-        self.load(self.frames.get(self.find(seq))?)
     }
 
     /// First position in the index whose frame reaches `seq`.
@@ -551,34 +535,6 @@ impl StreamStore {
             files.pop_front();
         }
         Ok(file)
-    }
-
-    /// First and last message sequences of the blocks, oldest block first: what a sweep asks about.
-    pub fn block_ranges(&self) -> impl Iterator<Item = (BlockNumber, Option<(StreamSeq, StreamSeq)>)> {
-        self.blocks.iter().map(|block| (block.number, block.messages))
-    }
-
-    /// Records from `from` on, in order, at most `records_max` and, but for the first, `bytes_max` bytes of
-    /// frames. Holds removed messages too; whether one is live is the stream's state to say.
-    #[must_use]
-    pub fn read_batch(&self, from: StreamSeq, records_max: usize, bytes_max: usize) -> Vec<OwnedRecord> {
-        let mut cursor = Cursor::new(from);
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        while batch.len() < records_max && (batch.is_empty() || bytes < bytes_max) {
-            let Some(record) = cursor.next(self) else {
-                break;
-            };
-            bytes += record.bytes().len();
-            batch.push(record);
-        }
-        batch
-    }
-
-    /// The index of an operation that is still pending: for watermarks and tests.
-    #[must_use]
-    pub fn first_pending(&self) -> Option<LogIndex> {
-        self.pending.front().map(|pending| pending.index)
     }
 }
 

@@ -16,9 +16,8 @@
 //! A [`Wal`] is a handle; clones share the log. No method waits for the disk except [`Wal::read`] and
 //! [`Wal::shutdown`]. Callbacks run on the log's threads, or within the call if the answer is known.
 
-use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -95,22 +94,6 @@ impl Wal {
     /// Only if the disk fails.
     pub fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<WalScan, WalError> {
         Ok(scan::scan(disk, dir, last_stop)?.report())
-    }
-
-    /// Moves a damaged log out of the way, keeping its bytes, and returns where it went. Every group that was
-    /// in it has lost its vote and must not come back under its old Raft node id.
-    ///
-    /// # Errors
-    /// Whatever the disk reports.
-    pub fn set_aside(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
-        let parent = dir.parent().ok_or_else(|| io::Error::other("the log directory needs a parent"))?;
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let taken: Vec<String> = disk.list(parent)?.into_iter().map(|entry| entry.name).collect();
-        let aside = (1u32..).map(|nth| format!("{name}.damaged-{nth}")).find(|name| !taken.contains(name));
-        let aside = parent.join(aside.ok_or_else(|| io::Error::other("too many damaged logs"))?);
-        disk.rename(dir, &aside)?;
-        disk.sync_dir(parent)?;
-        Ok(aside)
     }
 
     /// Appends entries. They can be read as soon as this returns. Never waits; ask
@@ -502,11 +485,6 @@ impl Wal {
     /// Inline log: syncs what is written, whether or not somebody waits: an interval's timer.
     pub fn drive_sync(&self) -> bool {
         self.shared.sync_step(true)
-    }
-
-    /// Inline log: one piece of housekeeping. Returns whether there was any.
-    pub fn drive_keep(&self) -> bool {
-        self.shared.keep_step()
     }
 }
 

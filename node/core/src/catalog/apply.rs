@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use headwater_protocol::subject;
+
 use super::Catalog;
 use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse};
 use super::compare::same_config;
@@ -9,7 +11,6 @@ use super::fence::FenceNumber;
 use super::node::{NodeEntry, NodeName, NodeState};
 use super::stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState};
 use crate::ids::{Generation, GroupId, LogIndex, StreamId};
-use crate::interest::subject;
 
 type Outcome = Result<CatalogResponse, CatalogRefusal>;
 
@@ -248,9 +249,8 @@ impl Catalog {
 
     fn check_subjects(&self, key: &StreamKey, subjects: &[String]) -> Result<(), CatalogRefusal> {
         for (at, filter) in subjects.iter().enumerate() {
-            let clashes =
-                subjects[..at].iter().any(|earlier| subject::filters_overlap(earlier.as_bytes(), filter.as_bytes()));
-            if clashes || subject::check_filter(filter.as_bytes()).is_err() {
+            let clashes = subjects[..at].iter().any(|earlier| subject::overlaps(earlier.as_bytes(), filter.as_bytes()));
+            if clashes || !subject::is_valid(filter.as_bytes()) {
                 return Err(CatalogRefusal::InvalidSubject { subject: filter.clone() });
             }
         }

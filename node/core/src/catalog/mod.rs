@@ -24,8 +24,9 @@ pub use image::MalformedImage;
 pub use node::{Addresses, NodeEntry, NodeName, NodeState};
 pub use stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState, Verdict};
 
+use headwater_protocol::subject;
+
 use crate::ids::{GroupId, LogIndex, RaftNodeId, StreamId, Timestamp};
-use crate::interest::subject::{filter_matches, filters_overlap};
 
 /// The group that keeps the catalogue itself; streams' groups follow from 1.
 pub const META_GROUP: u64 = 0;
@@ -112,7 +113,7 @@ impl Catalog {
     pub fn stream_for_subject(&self, account: &str, subject: &[u8]) -> Option<&StreamEntry> {
         self.streams_of(account).find(|stream| {
             let mut subjects = stream.subjects.iter();
-            subjects.any(|filter| filter_matches(filter.as_bytes(), subject))
+            subjects.any(|filter| subject::matches(filter.as_bytes(), subject))
         })
     }
 
@@ -150,7 +151,7 @@ impl Catalog {
             other
                 .subjects
                 .iter()
-                .any(|theirs| subjects.iter().any(|ours| filters_overlap(theirs.as_bytes(), ours.as_bytes())))
+                .any(|theirs| subjects.iter().any(|ours| subject::overlaps(theirs.as_bytes(), ours.as_bytes())))
         })
     }
 

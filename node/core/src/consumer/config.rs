@@ -1,10 +1,10 @@
 //! What the state machine needs to know of a consumer's configuration.
 
+use headwater_protocol::subject;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::ids::{StreamSeq, Timestamp};
-use crate::interest::subject;
 
 /// Which deliveries need an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ impl Filters {
 
     /// Whether a subject is wanted.
     pub fn matches(&self, subject: &[u8]) -> bool {
-        self.is_all() || self.0.iter().any(|filter| subject::filter_matches(filter.as_bytes(), subject))
+        self.is_all() || self.0.iter().any(|filter| subject::matches(filter.as_bytes(), subject))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use headwater_protocol::duration;
+
 use crate::ids::{ConsumerSeq, StreamSeq};
 
 /// A status message: an empty body under this header block.
@@ -67,7 +69,8 @@ impl Status {
             Self::ExceededMaxWaiting => block.push_str("409 Exceeded MaxWaiting"),
             Self::ExceededMaxBatch(most) => put(&mut block, "409 Exceeded MaxRequestBatch of ", most),
             Self::ExceededMaxExpires(most) => {
-                put(&mut block, "409 Exceeded MaxRequestExpires of ", &go_duration(*most));
+                let most = duration::format(i64::try_from(*most).unwrap_or(i64::MAX));
+                put(&mut block, "409 Exceeded MaxRequestExpires of ", &most);
             }
             Self::ExceededMaxBytes(most) => put(&mut block, "409 Exceeded MaxRequestMaxBytes of ", most),
             Self::MessageSizeExceedsMaxBytes(_) => block.push_str("409 Message Size Exceeds MaxBytes"),
@@ -105,37 +108,6 @@ fn put(block: &mut String, text: &str, value: &impl std::fmt::Display) {
     let _ = write!(block, "{value}");
 }
 
-/// Nanoseconds as Go prints a duration: `1m30s`, `1.5s`, `250ms`.
-fn go_duration(ns: u64) -> String {
-    const SECOND: u64 = 1_000_000_000;
-    if ns < SECOND {
-        let (unit, name) = match ns {
-            0 => return "0s".to_owned(),
-            1..1_000 => (1, "ns"),
-            1_000..1_000_000 => (1_000, "µs"),
-            _ => (1_000_000, "ms"),
-        };
-        return format!("{}{name}", fraction(ns, unit));
-    }
-    let (hours, minutes) = (ns / (3600 * SECOND), ns / (60 * SECOND) % 60);
-    let seconds = fraction(ns % (60 * SECOND), SECOND);
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}s"),
-        (0, _) => format!("{minutes}m{seconds}s"),
-        _ => format!("{hours}h{minutes}m{seconds}s"),
-    }
-}
-
-fn fraction(value: u64, unit: u64) -> String {
-    let rest = value % unit;
-    if rest == 0 {
-        return (value / unit).to_string();
-    }
-    let digits = unit.ilog10() as usize;
-    let rest = format!("{rest:0digits$}");
-    format!("{}.{}", value / unit, rest.trim_end_matches('0'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,39 +116,32 @@ mod tests {
     fn texts_are_those_that_clients_compare() {
         let left = Unserved { messages: 3, bytes: 70 };
         let table = [
-            (Status::NoMessages, "NATS/1.0 404 No Messages\r\n\r\n"),
-            (
-                Status::RequestTimeout(left),
-                "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70\r\n\r\n",
-            ),
-            (Status::ConsumerDeleted, "NATS/1.0 409 Consumer Deleted\r\n\r\n"),
             (
                 Status::IdleHeartbeat { last_consumer: ConsumerSeq::new(4), last_stream: StreamSeq::new(9) },
-                "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9\r\n\r\n",
+                "100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\nNats-Last-Stream: 9",
             ),
-            (Status::ExceededMaxBatch(10), "NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n"),
-            (Status::ExceededMaxExpires(90_500_000_000), "NATS/1.0 409 Exceeded MaxRequestExpires of 1m30.5s\r\n\r\n"),
-            (Status::BadRequest("x"), "NATS/1.0 400 Bad Request - x\r\n\r\n"),
+            (Status::BadRequest("x"), "400 Bad Request - x"),
+            (Status::NoMessages, "404 No Messages"),
+            (Status::RequestTimeout(left), "408 Request Timeout\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
+            (Status::RequestsPending, "408 Requests Pending"),
+            (Status::ExceededMaxWaiting, "409 Exceeded MaxWaiting"),
+            (Status::ExceededMaxBatch(10), "409 Exceeded MaxRequestBatch of 10"),
+            (Status::ExceededMaxExpires(90_500_000_000), "409 Exceeded MaxRequestExpires of 1m30.5s"),
+            (Status::ExceededMaxBytes(100_000), "409 Exceeded MaxRequestMaxBytes of 100000"),
+            (
+                Status::MessageSizeExceedsMaxBytes(left),
+                "409 Message Size Exceeds MaxBytes\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70",
+            ),
+            (Status::BatchCompleted(left), "409 Batch Completed\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
+            (Status::ConsumerDeleted, "409 Consumer Deleted"),
+            (
+                Status::LeadershipChange(left),
+                "409 Leadership Change\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70",
+            ),
+            (Status::ServerShutdown(left), "409 Server Shutdown\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 70"),
         ];
         for (status, expected) in table {
-            assert_eq!(status.header_block(), expected);
-        }
-    }
-
-    #[test]
-    fn durations_print_like_go() {
-        let table = [
-            (0, "0s"),
-            (15, "15ns"),
-            (1_500, "1.5µs"),
-            (250_000_000, "250ms"),
-            (1_000_000_000, "1s"),
-            (60_000_000_000, "1m0s"),
-            (3_600_000_000_000, "1h0m0s"),
-            (5_400_250_000_000, "1h30m0.25s"),
-        ];
-        for (ns, expected) in table {
-            assert_eq!(go_duration(ns), expected);
+            assert_eq!(status.header_block(), format!("NATS/1.0 {expected}\r\n\r\n"));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Durability as stream metadata, which is how plain NATS clients see and set it.
 
+use headwater_protocol::duration;
+
 use super::{Durability, FlushMode, SYNC_INTERVAL_MS_MAX, SYNC_INTERVAL_MS_MIN, SyncMode};
 
 /// Metadata key of [`Durability::flush`]: `true` or `false`.
@@ -57,8 +59,8 @@ impl Durability {
             }
         }
         if let Some(text) = get(SYNC_INTERVAL_KEY) {
-            let ns =
-                parse_go_duration_ns(text).ok_or_else(|| value(SYNC_INTERVAL_KEY, "a duration such as 250ms", text))?;
+            let ns = duration::parse_unsigned(text)
+                .ok_or_else(|| value(SYNC_INTERVAL_KEY, "a duration such as 250ms", text))?;
             wish.interval_ms = u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX);
             if wish.interval_ms == 0 {
                 return Err(MetadataError::IntervalRange(0));
@@ -75,8 +77,8 @@ impl Durability {
             (SYNC_MODE_KEY, self.sync.as_str().to_owned()),
         ];
         if self.sync == SyncMode::Interval {
-            let ns = u64::from(self.interval_ms) * 1_000_000;
-            entries.push((SYNC_INTERVAL_KEY, format_go_duration(ns)));
+            let ns = i64::from(self.interval_ms) * duration::MILLISECOND;
+            entries.push((SYNC_INTERVAL_KEY, duration::format(ns)));
         }
         entries
     }
@@ -86,96 +88,9 @@ fn value(key: &'static str, expected: &'static str, found: &str) -> MetadataErro
     MetadataError::Value { key, expected, found: found.to_owned() }
 }
 
-/// Nanoseconds of a non-negative Go duration (`1h2m3.5s`, `250ms`, `0`); `None` if it is none.
-pub fn parse_go_duration_ns(text: &str) -> Option<u64> {
-    if text == "0" {
-        return Some(0);
-    }
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total = 0u64;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(digits);
-        let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_len);
-        let unit_ns: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return None;
-        }
-        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        total = total.checked_add(whole.checked_mul(unit_ns)?)?;
-        let mut scale = unit_ns;
-        for digit in fraction.bytes() {
-            scale /= 10;
-            total = total.checked_add(u64::from(digit - b'0') * scale)?;
-        }
-        rest = after;
-    }
-    Some(total)
-}
-
-/// A duration as Go prints it.
-pub fn format_go_duration(ns: u64) -> String {
-    fn decimal(ns: u64, unit: u64) -> String {
-        let (whole, fraction) = (ns / unit, ns % unit);
-        if fraction == 0 {
-            return whole.to_string();
-        }
-        let width = unit.ilog10() as usize;
-        let digits = format!("{fraction:0width$}");
-        format!("{whole}.{}", digits.trim_end_matches('0'))
-    }
-    match ns {
-        0 => "0s".to_owned(),
-        1..1_000 => format!("{ns}ns"),
-        1_000..1_000_000 => format!("{}µs", decimal(ns, 1_000)),
-        1_000_000..1_000_000_000 => format!("{}ms", decimal(ns, 1_000_000)),
-        _ => {
-            let (minutes, rest) = (ns / 60_000_000_000, ns % 60_000_000_000);
-            let seconds = decimal(rest, 1_000_000_000);
-            match (minutes / 60, minutes % 60) {
-                (0, 0) => format!("{seconds}s"),
-                (0, minutes) => format!("{minutes}m{seconds}s"),
-                (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn go_durations_go_both_ways() {
-        for (text, ns) in [
-            ("0s", 0),
-            ("10ms", 10_000_000),
-            ("1.5s", 1_500_000_000),
-            ("1m30s", 90_000_000_000),
-            ("1h0m0.25s", 3_600_250_000_000),
-            ("2m0s", 120_000_000_000),
-            ("15µs", 15_000),
-        ] {
-            assert_eq!(parse_go_duration_ns(text), Some(ns), "{text}");
-            assert_eq!(format_go_duration(ns), text);
-        }
-        for text in ["", "5", "5 s", "-1s", "1.2.3s", ".s", "1d", "s", "99999999999999h", "1s2"] {
-            assert_eq!(parse_go_duration_ns(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn absent_keys_change_nothing() {

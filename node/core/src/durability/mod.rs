@@ -4,9 +4,7 @@ mod change;
 mod metadata;
 
 pub use change::{DurabilityCommand, DurabilityOutcome, DurabilityState, ReplicaDurability};
-pub use metadata::{
-    ALLOW_ASYNC_FLUSH_KEY, MetadataError, SYNC_INTERVAL_KEY, SYNC_MODE_KEY, format_go_duration, parse_go_duration_ns,
-};
+pub use metadata::{ALLOW_ASYNC_FLUSH_KEY, MetadataError, SYNC_INTERVAL_KEY, SYNC_MODE_KEY};
 
 use serde::{Deserialize, Serialize};
 

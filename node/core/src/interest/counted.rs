@@ -4,8 +4,8 @@
 //! structure serves both sides: the local one tells which deltas to send, the remote one counts what a peer has.
 
 use hashbrown::HashMap;
+use headwater_protocol::subject::InvalidSubject;
 
-use super::subject::InvalidFilter;
 use super::sublist::{MatchResult, Sublist};
 
 /// What an insert or a remove did to the holder's interest in that filter.
@@ -49,7 +49,7 @@ impl<T: Copy + Eq + std::hash::Hash> CountedSublist<T> {
         queue: Option<&[u8]>,
         holder: T,
         by: u32,
-    ) -> Result<Transition, InvalidFilter> {
+    ) -> Result<Transition, InvalidSubject> {
         if by == 0 {
             return Ok(Transition::Counted);
         }

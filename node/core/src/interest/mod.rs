@@ -1,7 +1,6 @@
-//! Who wants which subjects: the subscription index and the rules of subjects and filters.
+//! Who wants which subjects: the subscription index.
 
 mod counted;
-pub mod subject;
 mod sublist;
 
 pub use counted::{CountedSublist, Transition};

@@ -6,9 +6,8 @@
 //! subject, so a flood of unique inbox subjects neither misses nor grows the cache.
 
 use hashbrown::HashMap;
+use headwater_protocol::subject::{self, InvalidSubject, Shape, split_token};
 use smallvec::SmallVec;
-
-use super::subject::{self, InvalidFilter};
 
 /// Merged lists kept at most; reaching it empties the cache.
 const MERGED_MAX: usize = 1024;
@@ -178,13 +177,14 @@ impl<T: Copy + Eq> Sublist<T> {
     }
 
     /// Adds a subscriber for `filter`, as a plain one or as a member of `queue`.
-    pub fn insert(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: T) -> Result<(), InvalidFilter> {
-        subject::check_filter(filter)?;
-        let node = if subject::is_literal(filter) {
-            self.literal_node(filter)
-        } else {
-            self.wildcards += 1;
-            self.wildcard_node(filter)
+    pub fn insert(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: T) -> Result<(), InvalidSubject> {
+        let node = match subject::shape(filter) {
+            Shape::Invalid => return Err(InvalidSubject),
+            Shape::Literal => self.literal_node(filter),
+            Shape::Wildcard => {
+                self.wildcards += 1;
+                self.wildcard_node(filter)
+            }
         };
         self.nodes[node as usize].subscribers.add(queue, subscriber);
         self.len += 1;
@@ -194,7 +194,7 @@ impl<T: Copy + Eq> Sublist<T> {
 
     /// Removes one earlier insert of the same three; `false` if there was none.
     pub fn remove(&mut self, filter: &[u8], queue: Option<&[u8]>, subscriber: &T) -> bool {
-        let literal = subject::is_literal(filter);
+        let literal = !subject::has_wildcards(filter);
         let found = if literal { self.literals.get(filter).copied() } else { self.find_wildcard(filter) };
         let Some(node) = found else {
             return false;
@@ -426,13 +426,5 @@ fn visit_node<T>(node: &Node<T>, filter: &[u8], visit: &mut impl FnMut(&[u8], Op
         for subscriber in &group.members {
             visit(filter, Some(&group.name), subscriber);
         }
-    }
-}
-
-/// The first token, and what follows its dot.
-fn split_token(subject: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match memchr::memchr(b'.', subject) {
-        Some(dot) => (&subject[..dot], Some(&subject[dot + 1..])),
-        None => (subject, None),
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use headwater_protocol::subject;
 
 use super::Records;
 use super::apply::Rejection;
@@ -15,7 +16,6 @@ use super::refusal::PubRefusal;
 use super::state::StreamState;
 use crate::frame::{FrameBuilder, FrameFull, FrameKind, HEADER_LEN, RECORD_HEADER_LEN, RecordFlags};
 use crate::ids::{Ordinal, StreamId, StreamSeq, Term, Timestamp};
-use crate::subject_match::is_literal;
 
 /// An open frame is sealed when the next message would bring it above this, in bytes.
 pub const FRAME_BYTES_TARGET: usize = 256 << 10;
@@ -56,7 +56,7 @@ pub struct Refused {
     /// Why.
     pub why: PubRefusal,
     /// The decision rests on entries in flight up to this one: the reply must not be sent before it may be
-    /// confirmed, or it would reveal a position that can still be lost.
+    /// confirmed, or it would reveal a position that can still be lost (I-5).
     pub after: Option<Ordinal>,
 }
 
@@ -427,11 +427,11 @@ impl Admission {
         let subject = found.expected_last_subject.unwrap_or(publish.subject);
         let open = self.open.as_ref().map(|open| &open.builder);
         let in_flight = self.in_flight.subjects(open);
-        let last = if is_literal(subject) {
-            in_flight.last_by_subject(subject).or_else(|| state.last_by_subject(subject))
-        } else {
+        let last = if subject::has_wildcards(subject) {
             let newest = StreamSeq::new(u64::MAX);
             in_flight.last_matching(&[subject], newest).or_else(|| state.last_matching(&[subject], newest))
+        } else {
+            in_flight.last_by_subject(subject).or_else(|| state.last_by_subject(subject))
         };
         let last = last.unwrap_or(StreamSeq::ZERO);
         // A number that cannot be read is nobody's last sequence.

@@ -11,8 +11,7 @@ use crate::consumer::ConsumerEffects;
 use crate::durability::DurabilityOutcome;
 use crate::frame::{Frame, FrameKind, Record, RecordFlags};
 use crate::ids::{Generation, LogPosition, StreamSeq};
-use crate::subject_index::SubjectSlot;
-use crate::subject_match::is_everything;
+use crate::subject_index::{SubjectSlot, is_everything};
 
 /// Sequences from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

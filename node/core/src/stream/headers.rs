@@ -6,13 +6,13 @@ use super::ttl::Ttl;
 
 /// Name and value of each line of a header block; the status line is skipped.
 #[derive(Clone, Debug)]
-pub struct HeaderLines<'a> {
+struct HeaderLines<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> HeaderLines<'a> {
     /// Over a block that starts with `NATS/1.0` and ends with a blank line.
-    pub fn new(block: &'a [u8]) -> Self {
+    fn new(block: &'a [u8]) -> Self {
         let rest = match memchr::memchr(b'\n', block) {
             Some(end) => &block[end + 1..],
             None => &[],
@@ -51,31 +51,31 @@ pub(super) enum BadHeader {
 
 /// What a publish's headers ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PublishHeaders<'a> {
+pub(super) struct PublishHeaders<'a> {
     /// `Nats-Msg-Id`.
-    pub msg_id: Option<&'a [u8]>,
+    pub(super) msg_id: Option<&'a [u8]>,
     /// `Nats-Expected-Stream`.
-    pub expected_stream: Option<&'a [u8]>,
+    pub(super) expected_stream: Option<&'a [u8]>,
     /// `Nats-Expected-Last-Sequence`.
-    pub expected_last_seq: Option<u64>,
+    pub(super) expected_last_seq: Option<u64>,
     /// `Nats-Expected-Last-Subject-Sequence`.
-    pub expected_last_subject_seq: Option<u64>,
+    pub(super) expected_last_subject_seq: Option<u64>,
     /// `Nats-Expected-Last-Subject-Sequence-Subject`.
-    pub expected_last_subject: Option<&'a [u8]>,
+    pub(super) expected_last_subject: Option<&'a [u8]>,
     /// `Nats-Expected-Last-Msg-Id`.
-    pub expected_last_msg_id: Option<&'a [u8]>,
+    pub(super) expected_last_msg_id: Option<&'a [u8]>,
     /// `Nats-Rollup`.
-    pub rollup: Option<&'a [u8]>,
+    pub(super) rollup: Option<&'a [u8]>,
     /// `Nats-TTL`.
-    pub ttl: Option<Ttl>,
+    pub(super) ttl: Option<Ttl>,
     /// `Nats-Batch-Id`: an atomic batch's message must not pass as a plain one.
-    pub batch_id: Option<&'a [u8]>,
+    pub(super) batch_id: Option<&'a [u8]>,
     pub(super) bad: Option<BadHeader>,
 }
 
 impl<'a> PublishHeaders<'a> {
     /// Scans a block. The first occurrence of a name counts.
-    pub fn scan(block: &'a [u8]) -> Self {
+    pub(super) fn scan(block: &'a [u8]) -> Self {
         let mut found = Self::default();
         if block.is_empty() {
             return found;
@@ -147,24 +147,66 @@ pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
 mod tests {
     use super::*;
 
+    fn block(lines: &[(&str, &str)]) -> Vec<u8> {
+        let mut block = "NATS/1.0\r\n".to_owned();
+        for (name, value) in lines {
+            block.push_str(&format!("{name}: {value}\r\n"));
+        }
+        (block + "\r\n").into_bytes()
+    }
+
     #[test]
-    fn headers_are_found_by_their_exact_names() {
-        let block = b"NATS/1.0\r\nX: y\r\nnats-msg-id: no\r\nNats-Msg-Id:  id 1 \r\n\
-            Nats-Expected-Last-Sequence: 7\r\nNats-Rollup: sub\r\nNats-Msg-Id: two\r\n\r\n";
-        let found = PublishHeaders::scan(block);
-        assert_eq!(found.msg_id, Some(&b"id 1"[..]));
-        assert_eq!(found.expected_last_seq, Some(7));
-        assert_eq!(found.rollup, Some(&b"sub"[..]));
-        assert_eq!(found.expected_stream, None);
-        assert_eq!(found.bad, None);
-        assert_eq!(msg_id(block), Some(&b"id 1"[..]));
+    fn everything_is_found_in_one_pass() {
+        let block = block(&[
+            ("Foo", "bar"),
+            ("Nats-Msg-Id", " id 1 "),
+            ("Nats-Expected-Stream", "S"),
+            ("Nats-Expected-Last-Sequence", "0"),
+            ("Nats-Expected-Last-Subject-Sequence", "17"),
+            ("Nats-Expected-Last-Subject-Sequence-Subject", "kv.>"),
+            ("Nats-Expected-Last-Msg-Id", "id-0"),
+            ("Nats-Rollup", "sub"),
+            ("Nats-TTL", "1m30s"),
+            ("Nats-Batch-Id", "b"),
+            ("Nats-Msg-Id", "too late"),
+        ]);
+        let expected = PublishHeaders {
+            msg_id: Some(b"id 1"),
+            expected_stream: Some(b"S"),
+            expected_last_seq: Some(0),
+            expected_last_subject_seq: Some(17),
+            expected_last_subject: Some(b"kv.>"),
+            expected_last_msg_id: Some(b"id-0"),
+            rollup: Some(b"sub"),
+            ttl: Some(Ttl::After(90_000_000_000)),
+            batch_id: Some(b"b"),
+            bad: None,
+        };
+        assert_eq!(PublishHeaders::scan(&block), expected);
+        assert_eq!(msg_id(&block), expected.msg_id);
+        assert_eq!(ttl(&block), expected.ttl);
+    }
+
+    #[test]
+    fn other_names_and_empty_values_mean_nothing() {
+        for (name, value) in [
+            ("nats-expected-stream", "S"),
+            ("Nats-Expected-Streams", "S"),
+            ("Expected-Stream", "S"),
+            ("Nats-Expected-Stream", ""),
+            ("Nats-Expected-Last-Sequence", ""),
+            ("Nats-TTL", ""),
+        ] {
+            assert_eq!(PublishHeaders::scan(&block(&[(name, value)])), PublishHeaders::default(), "{name}: {value}");
+        }
     }
 
     #[test]
     fn a_number_that_is_none_is_noted() {
-        for value in ["-1", "x", "1 2", "99999999999999999999"] {
-            let block = format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {value}\r\n\r\n");
-            assert_eq!(PublishHeaders::scan(block.as_bytes()).bad, Some(BadHeader::LastSequence));
+        for value in ["-1", "+1", "x", "1 2", "1.0", "99999999999999999999"] {
+            let found = |name| PublishHeaders::scan(&block(&[(name, value)])).bad;
+            assert_eq!(found("Nats-Expected-Last-Sequence"), Some(BadHeader::LastSequence), "{value}");
+            assert_eq!(found("Nats-Expected-Last-Subject-Sequence"), Some(BadHeader::LastSubjectSequence), "{value}");
         }
     }
 

@@ -30,7 +30,6 @@ pub use apply::{Applied, Damaged, Outcome, Rejection, SeqRange, StreamEvent, Voi
 pub use command::{BeginBody, Command, ConfigChange, DeleteMessage, Expire, Purge, Remove, decode_command};
 pub use consumers::StreamView;
 pub use dedup::DedupWindow;
-pub use headers::{HeaderLines, PublishHeaders};
 pub use image::{IMAGE_VERSION, Mismatch};
 pub use limits::{Discard, Limits, Retention, Settings, StorageKind, stored_len};
 pub use queries::StreamCounts;

@@ -3,7 +3,7 @@
 use super::Records;
 use super::state::StreamState;
 use crate::ids::{StreamSeq, Timestamp};
-use crate::subject_match::is_everything;
+use crate::subject_index::is_everything;
 
 /// Counters as stream info shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

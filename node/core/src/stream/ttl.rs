@@ -1,6 +1,7 @@
 //! Per-message time to live.
 
-use crate::durability::parse_go_duration_ns;
+use headwater_protocol::duration;
+
 use crate::ids::Timestamp;
 
 /// Shortest TTL accepted.
@@ -24,7 +25,7 @@ impl Ttl {
         }
         let ns = match text.parse::<u64>() {
             Ok(seconds) => seconds.checked_mul(1_000_000_000)?,
-            Err(_) => parse_go_duration_ns(text)?,
+            Err(_) => duration::parse_unsigned(text)?,
         };
         (ns >= TTL_NS_MIN).then_some(Self::After(ns))
     }
@@ -46,11 +47,17 @@ mod tests {
     fn ttl_values() {
         for (text, expected) in [
             ("never", Some(Ttl::Never)),
+            ("NEVER", Some(Ttl::Never)),
             ("5", Some(Ttl::After(5_000_000_000))),
+            ("5s", Some(Ttl::After(5_000_000_000))),
+            ("1500ms", Some(Ttl::After(1_500_000_000))),
             ("1m", Some(Ttl::After(60_000_000_000))),
             ("999ms", None),
             ("0", None),
             ("-1", None),
+            ("1.5", None),
+            ("18446744073709551616", None),
+            ("", None),
             ("soon", None),
         ] {
             assert_eq!(Ttl::parse(text.as_bytes()), expected, "{text}");

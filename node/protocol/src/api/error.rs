@@ -166,19 +166,9 @@ pub fn invalid_json(why: &impl Display) -> ApiError {
     ApiError::with(400, 10025, format!("invalid JSON: {why}"))
 }
 
-/// `10041`: a Raft group failed, in words.
-pub fn raft_general(why: impl Display) -> ApiError {
-    ApiError::with(500, 10041, why.to_string())
-}
-
 /// `10043`: no message has this sequence.
 pub fn sequence_not_found(seq: u64) -> ApiError {
     ApiError::with(400, 10043, format!("sequence {seq} not found"))
-}
-
-/// `10049`: a stream could not be created, in words.
-pub fn stream_create(why: impl Display) -> ApiError {
-    ApiError::with(500, 10049, why.to_string())
 }
 
 /// `10052`: the stream configuration is refused, in words.
@@ -191,24 +181,9 @@ pub fn stream_msg_delete_failed(why: impl Display) -> ApiError {
     ApiError::with(500, 10057, why.to_string())
 }
 
-/// `10069`: a stream could not be updated, in words.
-pub fn stream_update(why: impl Display) -> ApiError {
-    ApiError::with(500, 10069, why.to_string())
-}
-
-/// `10070`: the last message id is another one.
-pub fn stream_wrong_last_msg_id(actual: &str) -> ApiError {
-    ApiError::with(400, 10070, format!("wrong last msg ID: {actual}"))
-}
-
 /// `10071`: the last sequence is another one.
 pub fn stream_wrong_last_sequence(actual: u64) -> ApiError {
     ApiError::with(400, 10071, format!("wrong last sequence: {actual}"))
-}
-
-/// `10077`: the store failed, in words.
-pub fn stream_store_failed(why: impl Display) -> ApiError {
-    ApiError::with(503, 10077, why.to_string())
 }
 
 /// `10094`: deliver policy and start options do not fit.
@@ -219,16 +194,6 @@ pub fn consumer_invalid_policy(why: impl Display) -> ApiError {
 /// `10095`: the sampling frequency is unreadable.
 pub fn consumer_invalid_sampling(why: impl Display) -> ApiError {
     ApiError::with(400, 10095, format!("failed to parse consumer sampling configuration: {why}"))
-}
-
-/// `10110`: a purge failed, in words.
-pub fn stream_purge_failed(why: impl Display) -> ApiError {
-    ApiError::with(500, 10110, why.to_string())
-}
-
-/// `10111`: no such rollup.
-pub fn rollup_value_invalid(value: &[u8]) -> ApiError {
-    ApiError::with(500, 10111, format!("rollup value invalid: {:?}", String::from_utf8_lossy(value)))
 }
 
 /// `10121`: `max_ack_pending` is above the stream's limit.
@@ -245,16 +210,6 @@ pub fn consumer_inactive_threshold_excess(limit_ns: i64) -> ApiError {
 /// `10157`: pedantic mode refuses to correct a value silently.
 pub fn pedantic(why: impl Display) -> ApiError {
     ApiError::with(400, 10157, format!("pedantic mode: {why}"))
-}
-
-/// `10177`: a header that may not be used in an atomic batch.
-pub fn atomic_publish_unsupported_header(header: &str) -> ApiError {
-    ApiError::with(400, 10177, format!("atomic publish unsupported header used: {header}"))
-}
-
-/// `10199`: an atomic batch has too many messages.
-pub fn atomic_publish_too_large(size: usize) -> ApiError {
-    ApiError::with(400, 10199, format!("atomic publish batch is too large: {size}"))
 }
 
 #[cfg(test)]
@@ -278,7 +233,6 @@ mod tests {
         let json = crate::json::to_string(&STREAM_NOT_FOUND);
         assert_eq!(json, r#"{"code":404,"err_code":10059,"description":"stream not found"}"#);
         assert_eq!(crate::json::from_slice::<ApiError>(json.as_bytes()).unwrap(), STREAM_NOT_FOUND);
-        assert_eq!(rollup_value_invalid(b"bogus").description, "rollup value invalid: \"bogus\"");
         assert_eq!(
             consumer_inactive_threshold_excess(1_000_000_000).description,
             "consumer inactive threshold exceeds system limit of 1s"

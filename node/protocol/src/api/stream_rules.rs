@@ -296,10 +296,5 @@ fn check_reserved(wanted: &[u8]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether one of `subjects` overlaps with one of `others`.
-pub fn subjects_overlap<'a>(subjects: &[String], others: impl IntoIterator<Item = &'a str>) -> bool {
-    others.into_iter().any(|other| subjects.iter().any(|own| subject::overlaps(own.as_bytes(), other.as_bytes())))
-}
-
 #[cfg(test)]
 mod tests;

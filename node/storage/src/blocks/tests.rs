@@ -96,12 +96,12 @@ fn run(store: &mut StreamStore, disk: &SimDisk, want: FlushWant, image: Option<C
     true
 }
 
-/// Every message of the store: sequence and payload.
+/// Every message of the store up to the first damage: sequence and payload.
 fn contents(store: &StreamStore) -> BTreeMap<u64, Vec<u8>> {
-    let mut cursor = Cursor::new(StreamSeq::FIRST);
+    let frames = store.frames.iter().map_while(|indexed| store.load(indexed));
     let mut found = BTreeMap::new();
-    while let Some(record) = cursor.next(store) {
-        found.insert(record.seq().get(), record.payload().to_vec());
+    for frame in frames {
+        found.extend(frame.records().map(|record| (record.seq.get(), record.payload().to_vec())));
     }
     found
 }

@@ -2,5 +2,6 @@
 
 mod admission;
 mod apply;
+mod invariants;
 mod model;
 mod world;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::invariants;
 use crate::durability::Durability;
 use crate::frame::{Frame, FrameKind, OwnedRecord};
 use crate::ids::{Generation, LogIndex, LogPosition, StreamId, StreamSeq, Term, Timestamp};
-use crate::invariants;
 use crate::stream::{
     Admission, Admitted, Applied, Command, ConfigChange, PubRefusal, Publish, Records, Settings, StreamState,
 };
@@ -62,9 +62,9 @@ impl Replica {
             }
             self.frames.push(frame);
         }
-        invariants::stream_consistent(&self.state).unwrap();
+        invariants::assert_consistent(&self.state);
         let after = (self.state.first_seq(), self.state.last_seq());
-        invariants::sequences_advance(before, after).unwrap();
+        invariants::assert_advanced(before, after);
         applied
     }
 

@@ -193,8 +193,6 @@ fn absent_durability_settings_stay() {
 }
 
 #[test]
-fn overlap_with_other_streams() {
-    assert!(subjects_overlap(&["a.b".into()], ["x", "a.>"]));
-    assert!(!subjects_overlap(&["a.b".into()], ["x", "b.>"]));
+fn the_name_in_the_subject_must_be_the_configured_one() {
     assert_eq!(check_subject_name("a", &parse(r#"{"name":"b"}"#)), Err(error::STREAM_MISMATCH));
 }

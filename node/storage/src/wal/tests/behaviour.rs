@@ -335,7 +335,7 @@ fn a_full_disk_is_final_only_when_a_segment_cannot_be_had() {
     let done = append(&wal, 1, entries, Need::Synced);
     wal.drive();
     let failure = wal.failure().expect("no segment, no log");
-    assert!(matches!(&failure, WalFailure::Io { kind: io::ErrorKind::StorageFull, .. }), "{failure:?}");
+    assert!(matches!(&failure, WalFailure::Io { kind: std::io::ErrorKind::StorageFull, .. }), "{failure:?}");
     assert_eq!(*done.lock(), Some(Err(failure)));
     disk.set_full(false);
     disk.crash(0);

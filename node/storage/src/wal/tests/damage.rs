@@ -102,17 +102,3 @@ fn a_damaged_record_read_later_is_reported_not_returned() {
     assert!(matches!(error, WalReadError::Damaged(_)), "{error}");
     assert!(error.to_string().contains("0000000001.wal"), "{error}");
 }
-
-#[test]
-fn a_damaged_log_can_be_set_aside_with_its_bytes() {
-    let disk = closed_log();
-    let segments = Wal::scan(&disk, &dir(), LastStop::PowerLost).unwrap().segments;
-    disk.flip_bit(&segment::path(&dir(), segments[0].segment), 4096 + 60, 0);
-    let aside = Wal::set_aside(&disk, &dir()).unwrap();
-    assert_eq!(aside, Path::new("/store/wal.damaged-1"));
-    disk.crash(0);
-    assert!(matches!(Wal::scan(&disk, &aside, LastStop::PowerLost).unwrap().end, ScanEnd::Corrupt(_)));
-    let (wal, scan) = open(&disk);
-    assert_eq!(scan.end, ScanEnd::Clean);
-    assert!(wal.groups().is_empty());
-}
