@@ -9,7 +9,7 @@ use headwater_protocol::wire_error::WireError;
 use headwater_protocol::{encode, subject};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{BufferPool, ReadBuffer};
