@@ -580,7 +580,8 @@ fn rollup_flags(settings: &Settings, found: &PublishHeaders<'_>) -> Result<Recor
     if !settings.allow_rollup || settings.deny_purge {
         return Err(PubRefusal::Rollup("rollup not permitted".to_owned()));
     }
-    match value {
+    // nats-server takes any case, and tells what it refuses in lower case.
+    match &value.to_ascii_lowercase()[..] {
         b"sub" => Ok(RecordFlags::ROLLUP_SUBJECT),
         b"all" => Ok(RecordFlags::ROLLUP_ALL),
         other => {

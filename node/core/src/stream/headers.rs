@@ -140,7 +140,9 @@ pub(super) fn msg_id(block: &[u8]) -> Option<&[u8]> {
 
 /// The value of `Nats-TTL`, for `apply` and rebuild.
 pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
-    HeaderLines::new(block).find(|(name, _)| *name == b"Nats-TTL").and_then(|(_, v)| Ttl::parse(v))
+    HeaderLines::new(block)
+        .find(|(name, value)| *name == b"Nats-TTL" && !value.is_empty())
+        .and_then(|(_, v)| Ttl::parse(v))
 }
 
 #[cfg(test)]
@@ -199,6 +201,14 @@ mod tests {
         ] {
             assert_eq!(PublishHeaders::scan(&block(&[(name, value)])), PublishHeaders::default(), "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn apply_reads_what_admission_read() {
+        let block = block(&[("Nats-TTL", ""), ("Nats-TTL", "5"), ("Nats-Msg-Id", ""), ("Nats-Msg-Id", "x")]);
+        let found = PublishHeaders::scan(&block);
+        assert_eq!((found.ttl, found.msg_id), (Some(Ttl::After(5_000_000_000)), Some(&b"x"[..])));
+        assert_eq!((ttl(&block), msg_id(&block)), (found.ttl, found.msg_id));
     }
 
     #[test]

@@ -189,6 +189,9 @@ fn rollups_and_ttls_need_permission() {
     assert_eq!(world.publish("a", &[("Nats-TTL", "1ms")], b""), Err(PubRefusal::TtlInvalid));
     assert_eq!(world.publish("a", &[("Nats-Batch-Id", "b")], b""), Err(PubRefusal::AtomicDisabled));
     world.seq("a", &[("Nats-Rollup", "sub"), ("Nats-TTL", "5s")]);
+    let last = world.seq("a", &[("Nats-Rollup", "ALL")]);
+    world.drain();
+    assert_eq!(world.live(), [last]);
 }
 
 #[test]
