@@ -61,6 +61,7 @@ mod tests {
             applied: 90,
             members: Members { at: None, configs: vec![[1, 2, 3].into()], nodes: [1, 2, 3, 4].into() },
             matched: vec![(2, 80), (3, 90), (4, 90)],
+            heard_ms: Vec::new(),
             quorum_ack_ms: None,
         };
         assert_eq!(successor(&state, 1, None, |_| true), Some(3));

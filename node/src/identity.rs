@@ -27,6 +27,8 @@ pub(crate) struct Identity {
 pub(crate) struct LastRunFacts {
     /// There was a last run.
     pub(crate) known: bool,
+    /// Its boot epoch.
+    pub(crate) boot_epoch: u64,
     pub(crate) clean_stop: bool,
     /// The page cache survived: same OS boot and same mount.
     pub(crate) same_boot_and_mount: bool,
@@ -93,6 +95,11 @@ impl Identity {
     }
 }
 
+/// The next boot's number: later than the last, and not the same in two boots of two copies of one disk.
+fn next_epoch(last: u64) -> u64 {
+    (last + 1).max(crate::clock::now().get() / 1_000_000)
+}
+
 fn os_boot_id() -> String {
     #[expect(clippy::disallowed_methods, reason = "the kernel's boot id is no file of the store")]
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -116,9 +123,10 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         .with_context(|| format!("--store-dir {shown}: the hard state cannot be read"))?;
     let (boot, mount) = (os_boot_id(), mount_id(&store));
     let last_run = found.as_ref().map_or(
-        LastRunFacts { known: false, clean_stop: true, same_boot_and_mount: false, weak_since: false },
+        LastRunFacts { known: false, boot_epoch: 0, clean_stop: true, same_boot_and_mount: false, weak_since: false },
         |s| LastRunFacts {
             known: true,
+            boot_epoch: s.boot_epoch,
             clean_stop: s.clean_stop,
             same_boot_and_mount: !boot.is_empty() && s.os_boot_id == boot && s.mount_id == mount,
             weak_since: s.weak_since.is_some(),
@@ -129,9 +137,13 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         Some(s) if s.node_name != config.name => {
             bail!("--store-dir {shown} belongs to node {:?}, not to --name {}", s.node_name, config.name);
         }
-        Some(s) => {
-            HardState { boot_epoch: s.boot_epoch + 1, os_boot_id: boot, mount_id: mount, clean_stop: false, ..s }
-        }
+        Some(s) => HardState {
+            boot_epoch: next_epoch(s.boot_epoch),
+            os_boot_id: boot,
+            mount_id: mount,
+            clean_stop: false,
+            ..s
+        },
         None => {
             if !disk.list(&store.join("wal")).map_or(true, |l| l.is_empty()) {
                 bail!(
@@ -143,7 +155,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
                 node_name: config.name.clone(),
                 // 52 bits: exact in JSON numbers too. Never 0, which means "none".
                 node_incarnation: (rand::random::<u64>() >> 12) | 1,
-                boot_epoch: 1,
+                boot_epoch: next_epoch(0),
                 os_boot_id: boot,
                 mount_id: mount,
                 clean_stop: false,

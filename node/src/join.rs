@@ -94,7 +94,7 @@ async fn follow_meta(context: Arc<Context>, raft: RaftGroup) {
             alive = watch.changed() => {
                 if !alive || raft.fatal().is_some() {
                     let why = raft.fatal().unwrap_or_else(|| "stopped".to_owned());
-                    if context.stopping.is_cancelled() {
+                    if context.stopping.is_cancelled() || context.meta.replica.failure().is_some() {
                         return;
                     }
                     // Nothing on this node works without its catalogue; a restart reopens it on the same storage.
@@ -167,6 +167,7 @@ pub(crate) async fn serve_join(context: &Arc<Context>, body: Bytes) -> Result<Ve
             http: hello.http_addr.clone(),
         },
         boot_epoch: hello.boot_epoch,
+        last_boot_epoch: None,
         tags: BTreeSet::new(),
         zone: None,
     };
@@ -218,7 +219,7 @@ pub(crate) async fn register(context: Arc<Context>) {
             Err(why) => {
                 if refused.as_ref() != Some(&why) {
                     tracing::error!(why, "the cluster refuses this node: it serves nothing");
-                    context.quarantine(&why);
+                    context.quarantine(&why).await;
                     refused = Some(why);
                 }
                 tokio::time::sleep(Duration::from_secs(5)).await;

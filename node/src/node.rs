@@ -207,10 +207,14 @@ impl Context {
     }
 
     /// The cluster remembers more than this disk holds: nothing here may vote or serve.
-    pub(crate) fn quarantine(&self, why: &str) {
+    pub(crate) async fn quarantine(&self, why: &str) {
         for replica in self.streams.all_local() {
             let mut inner = replica.lock();
             replica.fail(&mut inner, format!("quarantined: {why}"));
+        }
+        self.meta.replica.fail(why.to_owned());
+        if let Some(raft) = self.meta.raft() {
+            raft.shutdown().await;
         }
     }
 
@@ -499,6 +503,10 @@ async fn follow_catalogue(context: Arc<Context>) {
             urls.clear();
         }
         context.broker.set_connect_urls(urls);
+        if let Some(why) = context.meta.replica.failure() {
+            context.quarantine(&why).await;
+            return;
+        }
         stream::reconcile(&context).await;
         tokio::select! {
             () = context.changed.notified() => {}
@@ -649,6 +657,7 @@ pub(crate) async fn register_once(context: &Arc<Context>) -> Result<bool, String
         incarnation: RaftNodeId::new(context.node_id),
         addresses,
         boot_epoch: epoch,
+        last_boot_epoch: Some(context.last_run.boot_epoch),
         tags: BTreeSet::new(),
         zone: None,
     };

@@ -35,7 +35,7 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=5))]
     nodes: u16,
     /// Client port of the first node; HTTP is 4000 above, the cluster's own port 2000 above, further nodes follow
-    #[arg(long, default_value_t = 4222)]
+    #[arg(long, default_value_t = 4222, value_parser = clap::value_parser!(u16).range(1..=61_000))]
     port: u16,
     /// Folder for the data [default: headwater/dev in the user's data folder]
     #[arg(long, value_name = "DIR")]
@@ -53,11 +53,19 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("--dir {}: cannot create it", dir.display()))?;
     same_size(&dir, args.nodes)?;
+    let mut files = ManifestFiles::new(args.file);
+    let manifests = files.changed().unwrap_or_default();
+    if manifests.has_errors() {
+        for remark in &manifests.remarks {
+            eprintln!("headwater: {remark}");
+        }
+        return Ok(ExitCode::from(super::USAGE));
+    }
     let mut cluster = LocalCluster::new(args.nodes, args.port, &dir, false)?;
     let client = AdminClient::new(None)?;
 
     let worked = tokio::select! {
-        result = work(&mut cluster, &client, &dir, args.file) => result,
+        result = work(&mut cluster, &client, &dir, files, manifests) => result,
         () = stop.cancelled() => {
             println!("\nstopping");
             Ok(())
@@ -70,9 +78,13 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the nodes and looks after them and the streams; ends only with an error.
-async fn work(cluster: &mut LocalCluster, client: &AdminClient, dir: &Path, files: Vec<PathBuf>) -> anyhow::Result<()> {
-    let mut files = ManifestFiles::new(files);
-    let first = files.changed().unwrap_or_default();
+async fn work(
+    cluster: &mut LocalCluster,
+    client: &AdminClient,
+    dir: &Path,
+    mut files: ManifestFiles,
+    first: Manifests,
+) -> anyhow::Result<()> {
     cluster.start()?;
     wait_until_ready(cluster, client).await?;
     print_header(cluster, dir);
@@ -101,6 +113,11 @@ async fn work(cluster: &mut LocalCluster, client: &AdminClient, dir: &Path, file
 fn take_over(keeper: &mut Keeper, manifests: Manifests) {
     for remark in &manifests.remarks {
         println!("{}{remark}", if remark.is_error { "error: " } else { "note: " });
+    }
+    if manifests.has_errors() {
+        // A half-written file must not look like one that no longer wants its streams.
+        println!("the streams are kept as the manifests said before");
+        return;
     }
     for line in keeper.set(manifests.streams) {
         println!("{line}");

@@ -1,5 +1,6 @@
 //! `headwater inspect DIR`: any store folder as text, damaged ones too.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +16,13 @@ pub(crate) fn run(args: &InspectArgs) -> ExitCode {
         eprintln!("headwater: {}: no such file or folder", args.dir.display());
         return ExitCode::from(super::USAGE);
     }
-    print!("{}", headwater_storage::dump::inspect(&headwater_storage::disk::RealDisk, &args.dir));
-    ExitCode::SUCCESS
+    let text = headwater_storage::dump::inspect(&headwater_storage::disk::RealDisk, &args.dir);
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // `headwater inspect DIR | head` has seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("headwater: the text could not be written: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }

@@ -308,6 +308,11 @@ fn describe(
     Some((info, page))
 }
 
+/// A follower that is at most this many entries behind counts as current.
+const LAG_ENTRIES_MAX: u64 = 256;
+/// And has answered within this time; heartbeats go out every 400 ms.
+const SILENT_MS_MAX: u64 = 3_000;
+
 /// Leader and followers, with how far each is behind.
 pub(crate) fn cluster_info(
     context: &Context,
@@ -321,11 +326,12 @@ pub(crate) fn cluster_info(
             let matched = state.matched.iter().find(|(m, _)| m == id).map_or(0, |(_, at)| *at);
             let lag = state.accepted.saturating_sub(matched);
             let offline = !context.transport.is_up(*id);
+            let heard = state.heard_ms.iter().find(|(m, _)| m == id).map(|(_, ms)| *ms);
             replicas.push(PeerInfo {
                 name: names.get(id).cloned().unwrap_or_else(|| id.to_string()),
-                current: !offline && lag <= 256,
+                current: !offline && lag <= LAG_ENTRIES_MAX && heard.is_some_and(|ms| ms <= SILENT_MS_MAX),
                 offline,
-                active: i64::try_from(state.quorum_ack_ms.unwrap_or(0).saturating_mul(1_000_000)).unwrap_or(i64::MAX),
+                active: i64::try_from(heard.unwrap_or(0).saturating_mul(1_000_000)).unwrap_or(i64::MAX),
                 lag,
                 peer: format!("{id:x}"),
             });

@@ -61,6 +61,7 @@ mod tests {
                 nodes: nodes.iter().copied().collect(),
             },
             matched: matched.to_vec(),
+            heard_ms: Vec::new(),
             quorum_ack_ms: Some(1),
         }
     }

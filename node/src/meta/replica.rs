@@ -87,6 +87,24 @@ impl MetaReplica {
         f(&mut self.inner.lock())
     }
 
+    /// Stops this copy: what it holds stays as it is, and the node's member leaves the group.
+    pub(crate) fn fail(&self, why: String) {
+        let mut inner = self.inner.lock();
+        if inner.failed.is_some() {
+            return;
+        }
+        tracing::error!(why, "the catalogue stopped here: this node serves nothing until it is started again");
+        inner.phase.failed(why.clone());
+        inner.failed = Some(why);
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Why this copy has stopped.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.inner.lock().failed.clone()
+    }
+
     pub(crate) fn applied(&self) -> Option<LogPos> {
         self.inner.lock().applied
     }
@@ -145,16 +163,15 @@ impl MetaReplica {
             Box::new(move |synced| {
                 let runtime = this.runtime.clone();
                 runtime.spawn_blocking(move || {
-                    let result = synced
-                        .map_err(|e| e.to_string())
-                        .and_then(|()| checkpoint.publish(&*this.disk, &this.dir).map_err(|e| e.to_string()));
+                    let result =
+                        synced.map_err(io::Error::other).and_then(|()| checkpoint.publish(&*this.disk, &this.dir));
                     this.published(head, result);
                 });
             }),
         );
     }
 
-    fn published(&self, head: SnapshotHead, result: Result<(), String>) {
+    fn published(&self, head: SnapshotHead, result: io::Result<()>) {
         let mut inner = self.inner.lock();
         inner.writing = false;
         match result {
@@ -164,14 +181,15 @@ impl MetaReplica {
                     tracing::warn!(%error, "tried again after the next checkpoint");
                 }
             }
-            Err(why) => {
-                let why = format!("the catalogue's checkpoint failed: {why}");
-                tracing::error!(why, "meta replica stopped");
-                inner.phase.failed(why.clone());
-                inner.failed = Some(why);
+            // The log keeps everything meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(%error, "the catalogue's checkpoint waits for room on the disk");
+            }
+            Err(error) => {
+                drop(inner);
+                self.fail(format!("the catalogue's checkpoint failed: {error}"));
             }
         }
-        drop(inner);
         self.persisted_moved.notify_one();
     }
 }
@@ -200,10 +218,8 @@ impl Replica for Arc<MetaReplica> {
                 }
                 Err(error) => {
                     // A newer node wrote it: applying around it would make the catalogues differ.
-                    let why = format!("catalogue entry {}: {error}", at.index);
-                    tracing::error!(why, "meta replica stopped");
-                    inner.phase.failed(why.clone());
-                    inner.failed = Some(why);
+                    drop(inner);
+                    self.fail(format!("catalogue entry {}: {error}", at.index));
                     Bytes::new()
                 }
             },

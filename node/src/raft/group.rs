@@ -223,9 +223,13 @@ impl RaftGroup {
                 .flatten()
                 .map(|(id, at)| (*id, at.as_ref().map_or(0, openraft::LogId::index)))
                 .collect(),
-            quorum_ack_ms: m
-                .last_quorum_acked
-                .map(|t| u64::try_from(openraft::Instant::elapsed(&*t).as_millis()).unwrap_or(u64::MAX)),
+            heard_ms: m
+                .heartbeat
+                .iter()
+                .flatten()
+                .filter_map(|(id, at)| Some((*id, elapsed_ms(&**at.as_ref()?))))
+                .collect(),
+            quorum_ack_ms: m.last_quorum_acked.map(|at| elapsed_ms(&*at)),
         }
     }
 
@@ -281,6 +285,10 @@ impl RaftGroup {
             tracing::warn!(group = %self.group, %error, "the group's task had died");
         }
     }
+}
+
+fn elapsed_ms(at: &impl openraft::Instant) -> u64 {
+    u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// See [`RaftGroup::watch`].

@@ -138,6 +138,8 @@ pub(crate) struct GroupState {
     pub(crate) members: Members,
     /// At the leader: the last log index each other member is known to hold.
     pub(crate) matched: Vec<(u64, u64)>,
+    /// At the leader: milliseconds since each other member last answered; none for one that never did.
+    pub(crate) heard_ms: Vec<(u64, u64)>,
     /// Milliseconds since a quorum last answered the leader.
     pub(crate) quorum_ack_ms: Option<u64>,
 }

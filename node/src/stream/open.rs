@@ -151,6 +151,20 @@ pub(crate) fn open(
         }
         plan = RecoveryPlan::Replay { from: persisted };
     }
+    if spec.replicas == 1 && last.known && !last.clean_stop {
+        let lost = match effective {
+            SyncMode::Always => false,
+            SyncMode::Interval => !last.same_boot_and_mount,
+            SyncMode::NoWait => true,
+        };
+        if lost {
+            tracing::warn!(
+                stream = spec.name,
+                mode = ?effective,
+                "the stop was not clean: the newest messages that this sync mode confirmed may be missing"
+            );
+        }
+    }
     tracing::info!(
         stream = spec.name,
         ?plan,

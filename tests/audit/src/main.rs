@@ -42,10 +42,10 @@ struct Target {
 struct PublishArgs {
     #[command(flatten)]
     target: Target,
-    /// Subject to publish to; {n} becomes the message's number modulo --subjects
+    /// Subject to publish to; `{n}` becomes the message's number modulo --subjects
     #[arg(long)]
     subject: String,
-    /// How many different numbers {n} takes
+    /// How many different numbers `{n}` takes
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     subjects: u64,
     /// Messages per publisher

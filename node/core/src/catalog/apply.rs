@@ -30,8 +30,8 @@ impl Catalog {
             CatalogCommand::InitCluster { cluster_id } => {
                 Ok(CatalogResponse::Cluster { cluster_id: self.cluster_id.get_or_insert(cluster_id).clone() })
             }
-            CatalogCommand::RegisterNode { name, incarnation, addresses, boot_epoch, tags, zone } => self
-                .register_node(NodeEntry {
+            CatalogCommand::RegisterNode { name, incarnation, addresses, boot_epoch, last_boot_epoch, tags, zone } => {
+                let reported = NodeEntry {
                     name,
                     incarnation,
                     past: BTreeSet::new(),
@@ -41,7 +41,9 @@ impl Catalog {
                     zone,
                     state: NodeState::Active,
                     joined: self.clock,
-                }),
+                };
+                self.register_node(reported, last_boot_epoch)
+            }
             CatalogCommand::SetNodeState { name, state } => self.set_node_state(&name, state),
             CatalogCommand::CreateStream { key, subjects, config, replicas, owner } => {
                 self.create_stream(index, key, subjects, config, replicas, owner)
@@ -77,12 +79,15 @@ impl Catalog {
         CatalogResponse::Fenced { number, expires: self.fence.expires }
     }
 
-    fn register_node(&mut self, mut reported: NodeEntry) -> Outcome {
+    fn register_node(&mut self, mut reported: NodeEntry, last_boot_epoch: Option<u64>) -> Outcome {
         let known = self.nodes.get(&reported.name);
         match known {
             Some(known) if known.incarnation == reported.incarnation => {
-                if reported.boot_epoch < known.boot_epoch {
-                    return Err(CatalogRefusal::RolledBack { given: reported.boot_epoch, known: known.boot_epoch });
+                // A boot that the disk does not remember, and that is not this one, happened on a newer copy of it.
+                let remembers = last_boot_epoch.is_none_or(|last| known.boot_epoch <= last);
+                if reported.boot_epoch < known.boot_epoch || (reported.boot_epoch > known.boot_epoch && !remembers) {
+                    let given = last_boot_epoch.unwrap_or(reported.boot_epoch);
+                    return Err(CatalogRefusal::RolledBack { given, known: known.boot_epoch });
                 }
                 reported.past = known.past.clone();
                 reported.state = known.state;

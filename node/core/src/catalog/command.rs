@@ -82,8 +82,11 @@ pub enum CatalogCommand {
         incarnation: RaftNodeId,
         /// Where it listens.
         addresses: Addresses,
-        /// Boots of this incarnation.
+        /// Number of this boot of the incarnation; rises.
         boot_epoch: u64,
+        /// Number of the boot before it, by the node's disk.
+        #[serde(default)]
+        last_boot_epoch: Option<u64>,
         /// Labels.
         #[serde(default)]
         tags: BTreeSet<String>,

@@ -53,6 +53,7 @@ fn register(name: &str, incarnation: u64, boot_epoch: u64) -> CatalogCommand {
         incarnation: RaftNodeId::new(incarnation),
         addresses: Addresses::default(),
         boot_epoch,
+        last_boot_epoch: Some(boot_epoch - 1),
         tags: BTreeSet::new(),
         zone: None,
     }
@@ -243,6 +244,7 @@ fn placement_spreads_zones_then_load() {
             incarnation,
             addresses,
             boot_epoch,
+            last_boot_epoch: None,
             tags,
             zone: Some(zone.to_owned()),
         });

@@ -65,6 +65,11 @@ impl ManifestFiles {
 }
 
 impl Manifests {
+    /// Whether a stream is left out because of what is wrong.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.remarks.iter().any(|remark| remark.is_error)
+    }
+
     fn error(&mut self, place: String, text: String) {
         self.remarks.push(Remark { place, text, is_error: true });
     }
