@@ -18,6 +18,7 @@ use crate::node::Node;
 use crate::ports::free_port;
 use crate::sampler::Sampler;
 use crate::server::{Ports, Server};
+use crate::small_disk::SmallDisk;
 
 /// Everything but single gets: for audits of many messages.
 pub const DIRECT_VIEWS: [Way; 2] = [Way::DirectBatch, Way::Consumer];
@@ -46,6 +47,8 @@ impl Stopwatch {
 pub struct Cluster {
     server: Server,
     nodes: Vec<Node>,
+    /// Dropped after the processes that use them.
+    disks: Vec<SmallDisk>,
     dir: Option<TempDir>,
     http: reqwest::Client,
 }
@@ -73,7 +76,37 @@ impl Cluster {
             .collect::<anyhow::Result<_>>()?;
         let nodes =
             (0..count).map(|i| Node::new(i, ports.clone(), dir.path().join(format!("n{}", i + 1)), false)).collect();
-        Ok(Cluster { server, nodes, dir: Some(dir), http: reqwest::Client::new() })
+        Ok(Cluster { server, nodes, disks: Vec::new(), dir: Some(dir), http: reqwest::Client::new() })
+    }
+
+    /// Three nodes, each with its store on a file system of `bytes`; see [`SmallDisk::is_possible`].
+    ///
+    /// # Errors
+    /// As [`Cluster::start`], or if one can't be mounted.
+    pub async fn on_small_disks(bytes: u64) -> anyhow::Result<Cluster> {
+        let mut cluster = Cluster::prepare(3)?;
+        cluster.disks =
+            cluster.nodes.iter().map(|node| SmallDisk::mount(&node.store(), bytes)).collect::<Result<_, _>>()?;
+        cluster.start_all().await?;
+        Ok(cluster)
+    }
+
+    /// The file system of node `i`'s store, if the cluster was started on small ones.
+    pub fn disk(&self, i: usize) -> &SmallDisk {
+        &self.disks[i]
+    }
+
+    /// Waits until node `i` has ended by itself; returns the end of its log.
+    ///
+    /// # Errors
+    /// If it goes on for longer than `limit`.
+    pub async fn ended(&mut self, i: usize, limit: Duration) -> anyhow::Result<String> {
+        self.until(limit, &format!("n{} ends", i + 1), async |cluster: &mut Cluster| {
+            ensure!(cluster.nodes[i].check_alive().is_err(), "it runs");
+            Ok(())
+        })
+        .await?;
+        Ok(self.nodes[i].log_tail())
     }
 
     /// Whether the server under test is Headwater, with its admin API and durability settings.

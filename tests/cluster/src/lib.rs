@@ -16,6 +16,7 @@ mod node;
 mod ports;
 mod sampler;
 mod server;
+mod small_disk;
 
 pub use admin::{Durability, Group, Recovery, Snapshot, Watermarks};
 pub use cluster::{Cluster, DIRECT_VIEWS, Stopwatch, api};
@@ -23,3 +24,4 @@ pub use load::{Load, LoadOptions, longest_gap};
 pub use node::Node;
 pub use sampler::{Sampler, Samples};
 pub use server::Server;
+pub use small_disk::SmallDisk;

@@ -7,6 +7,7 @@ use std::time::Duration;
 mod basics;
 mod consumers;
 mod crashes;
+mod disks;
 mod durability;
 mod membership;
 mod sequences;
@@ -21,10 +22,18 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Runs one test on a runtime of its own, and panics with its error, so that the cluster's
 /// directory is kept: the cluster must be dropped while panicking.
 fn run(test: impl AsyncFnOnce(&mut headwater_cluster_tests::Cluster) -> anyhow::Result<()>) {
+    run_on(headwater_cluster_tests::Cluster::start(), test);
+}
+
+/// As [`run`], on another cluster than the usual one.
+fn run_on(
+    start: impl Future<Output = anyhow::Result<headwater_cluster_tests::Cluster>>,
+    test: impl AsyncFnOnce(&mut headwater_cluster_tests::Cluster) -> anyhow::Result<()>,
+) {
     let _alone = alone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut cluster = headwater_cluster_tests::Cluster::start().await.unwrap_or_else(|error| panic!("{error:#}"));
+        let mut cluster = start.await.unwrap_or_else(|error| panic!("{error:#}"));
         if let Err(error) = test(&mut cluster).await {
             let logs: Vec<_> = cluster
                 .nodes()

@@ -1,0 +1,97 @@
+//! Disks that are full, and logs that are gone: a node that cannot vouch for its data steps aside.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::ensure;
+use headwater_audit::{Ledger, Verifier};
+use headwater_cluster_tests::{Cluster, DIRECT_VIEWS, Load, LoadOptions, SmallDisk, Stopwatch};
+
+use crate::{RECOVERED, run, run_on, sleep};
+
+const DISK_BYTES: u64 = 420 << 20;
+
+/// B71: the disk of the leader fills under load. Its replica steps aside, another leads, and it comes back by itself
+/// when there is room.
+#[test]
+fn b71_full_disk_at_the_leader() {
+    if !SmallDisk::is_possible().unwrap_or_else(|error| panic!("{error:#}")) {
+        eprintln!("SKIPPED: a full disk needs root, to mount one");
+        return;
+    }
+    run_on(Cluster::on_small_disks(DISK_BYTES), async |cluster| {
+        cluster.create_stream(Cluster::stream_config("FULL", 3)).await?;
+        let ledger = Ledger::new();
+        let load = Load::start(cluster, "FULL", &ledger, LoadOptions::on("FULL").size(1024)).await?;
+        sleep(1000).await;
+        let leader = cluster.leader_of("FULL").await?;
+        cluster.disk(leader).fill()?;
+        let watch = Stopwatch::start();
+        cluster
+            .until(Duration::from_secs(15), "another node leads", async |cluster: &mut Cluster| {
+                ensure!(cluster.leader_of("FULL").await? != leader, "n{} still leads", leader + 1);
+                Ok(())
+            })
+            .await?;
+        let before = ledger.confirmed();
+        cluster
+            .until(Duration::from_secs(5), "writes go on", async |_: &mut Cluster| {
+                ensure!(ledger.confirmed() > before + 200, "{} confirmed since", ledger.confirmed() - before);
+                Ok(())
+            })
+            .await?;
+        watch.within(Duration::from_secs(20), "stepping aside")?;
+        let stopped = cluster.recovery(leader).await?;
+        let why = stopped.stream("FULL").map(|group| group.phase.clone());
+        ensure!(why.as_deref() == Some("Failed"), "the replica on the full disk is {why:?}");
+        cluster.disk(leader).free()?;
+        cluster.wait_recovered(leader, Duration::from_secs(20)).await?;
+        sleep(500).await;
+        load.finish().await?;
+        cluster.wait_replicas("FULL").await?;
+        cluster.audit_each_leader("FULL", &ledger).await
+    });
+}
+
+/// B12: a node whose log is gone, or cut, but whose other files are there would vote for a peer that lacks what it has
+/// confirmed itself. It does not start; emptied, it joins anew.
+#[test]
+fn b12_lost_log_is_not_taken_part_with() {
+    run(async |cluster| {
+        cluster.create_stream(Cluster::stream_config("LOG", 3)).await?;
+        let ledger = Ledger::new();
+        let load = Load::start(cluster, "LOG", &ledger, LoadOptions::on("LOG").size(2048)).await?;
+        sleep(3000).await;
+        load.finish().await?;
+        cluster.wait_replicas("LOG").await?;
+        let node = (cluster.leader_of("LOG").await? + 1) % 3;
+        let log = cluster.nodes()[node].store().join("wal");
+
+        cluster.kill9(node)?;
+        let first = fs::read_dir(&log)?.filter_map(Result::ok).map(|entry| entry.path()).min();
+        let first = first.filter(|path| path.extension().is_some_and(|ext| ext == "wal"));
+        let Some(first) = first else { anyhow::bail!("no segment in {}", log.display()) };
+        let whole = fs::read(&first)?;
+        fs::OpenOptions::new().write(true).open(&first)?.set_len(300_000)?;
+        cluster.restart(node)?;
+        let said = cluster.ended(node, RECOVERED).await?;
+        ensure!(said.contains("entries that were synced are gone"), "a cut log: {said}");
+
+        fs::write(&first, whole)?;
+        cluster.restart(node)?;
+        cluster.wait_recovered(node, RECOVERED).await?;
+        cluster.kill9(node)?;
+        fs::remove_dir_all(&log)?;
+        cluster.restart(node)?;
+        let said = cluster.ended(node, RECOVERED).await?;
+        ensure!(said.contains("the log is gone"), "no log: {said}");
+
+        cluster.wipe(node)?;
+        cluster.restart(node)?;
+        cluster.wait_recovered(node, Duration::from_secs(20)).await?;
+        cluster.wait_replicas("LOG").await?;
+        cluster.lead("LOG", node).await?;
+        cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "LOG", &ledger).await?;
+        Ok(())
+    });
+}
