@@ -1,6 +1,6 @@
 //! Message routing: who wants a subject, on this node or another, and whether a stream stores it.
 //!
-//! One index holds clients, peers, streams and the node's own subscriptions, so a publish costs one look-up. Messages
+//! One index holds clients, peers and streams, so a publish costs one look-up. Messages
 //! for clients are appended to the connection's output buffer at once; a writer task per connection sends what
 //! gathered. Locks are taken in the order interest, then output, and never across an await.
 
@@ -60,8 +60,6 @@ pub(crate) trait JetStream: Send + Sync + 'static {
     fn turn_end(&self);
     /// Back-pressure: a future after which reading may go on.
     fn room(&self) -> Option<BoxFuture<'static, ()>>;
-    /// A peer's subscriptions changed.
-    fn peer_interest_changed(&self) {}
 }
 
 /// What clients are told about this server.

@@ -140,8 +140,6 @@ impl Broker {
         self.inner.forget(&mut interest, node);
         interest.peers.remove(&node);
         self.inner.touch(&interest);
-        drop(interest);
-        self.peer_interest_changed();
     }
 
     /// A broker message of a peer: kinds 0x10 to 0x1f.
@@ -162,8 +160,6 @@ impl Broker {
                 }
                 self.inner.learn(&mut interest, from, &body);
                 self.inner.touch(&interest);
-                drop(interest);
-                self.peer_interest_changed();
             }
             peer_wire::KIND_ASK_SYNC => {
                 let mut interest = self.inner.interest.lock();
@@ -172,12 +168,6 @@ impl Broker {
                 }
             }
             _ => tracing::debug!(from, kind, "unknown broker message"),
-        }
-    }
-
-    fn peer_interest_changed(&self) {
-        if let Some(js) = self.inner.jetstream.get() {
-            js.peer_interest_changed();
         }
     }
 

@@ -1,7 +1,6 @@
 //! Brokers joined by transports, with real clients on both sides.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -276,30 +275,4 @@ async fn direct_replies_are_exact_under_changing_interest() {
     assert!(conn.reply_direct(b"_INBOX.a.3", b"", b"x"));
     drop(client);
     until("closed", || !conn.reply_direct(b"_INBOX.a.3", b"", b"x")).await;
-}
-
-#[tokio::test]
-async fn jetstream_hears_of_changes_elsewhere() {
-    struct Counter(AtomicUsize);
-    impl JetStream for Counter {
-        fn service(&self, _: Option<&ConnHandle>, _: &Inbound<'_>) -> bool {
-            false
-        }
-        fn publish(&self, _: Option<&ConnHandle>, _: u64, _: &Inbound<'_>) -> bool {
-            false
-        }
-        fn turn_end(&self) {}
-        fn room(&self) -> Option<BoxFuture<'static, ()>> {
-            None
-        }
-        fn peer_interest_changed(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let nodes = joined(2).await;
-    let counter = Arc::new(Counter(AtomicUsize::new(0)));
-    nodes[1].server.broker.set_jetstream(Arc::clone(&counter) as Arc<dyn JetStream>);
-    let mut client = Client::new(&nodes[0].server).await;
-    client.send("SUB x 1\r\n").await;
-    until("told", || counter.0.load(Ordering::Relaxed) > 0).await;
 }

@@ -114,12 +114,14 @@ impl JetStream for Service {
                     room.await;
                 }
             }
-            while forwards {
-                let room = context.forwards.room.notified();
-                if !context.forwards.is_full() {
-                    break;
+            if forwards {
+                loop {
+                    let room = context.forwards.room.notified();
+                    if !context.forwards.is_full() {
+                        break;
+                    }
+                    room.await;
                 }
-                room.await;
             }
             if log {
                 let (tx, rx) = tokio::sync::oneshot::channel();

@@ -38,7 +38,7 @@ pub(crate) enum SnapshotBody {
 
 /// One group's replica on this node: the meta catalogue or a stream.
 ///
-/// Implementers MUST apply entries in order, keep `recovered` equal to what a restart would find on disk, and never
+/// Implementers MUST apply entries in order, keep `recovered` at the state they would go on from, and never
 /// report a snapshot beyond `persisted`.
 pub(crate) trait Replica: Send + Sync + 'static {
     /// The position and membership that the files on disk stand at (`persisted`), as found at open.

@@ -67,7 +67,7 @@ impl Drop for SmallDisk {
         // Lazily: a process of a failed test may still be there.
         let status = Command::new("umount").arg("-l").arg(&self.0).status();
         if !status.is_ok_and(|status| status.success()) {
-            eprintln!("{} stays mounted", self.0.display());
+            let _closed = writeln!(std::io::stderr(), "{} stays mounted", self.0.display());
         }
     }
 }

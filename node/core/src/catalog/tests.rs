@@ -180,6 +180,17 @@ fn incarnations_are_never_reused_and_a_rolled_back_disk_is_seen() {
     let mut log = Log::with_nodes(2);
     assert_eq!(log.run(register("n1", 100, 5)), CatalogResponse::Done);
     assert!(matches!(refusal(log.run(register("n1", 100, 4))), CatalogRefusal::RolledBack { .. }));
+    // The next boot of a copy of the disk that was taken before boot 5: it remembers boot 3 only.
+    let copy = |boot_epoch: u64, last: u64| match register("n1", 100, boot_epoch) {
+        CatalogCommand::RegisterNode { name, incarnation, addresses, boot_epoch, tags, zone, .. } => {
+            let last_boot_epoch = Some(last);
+            CatalogCommand::RegisterNode { name, incarnation, addresses, boot_epoch, last_boot_epoch, tags, zone }
+        }
+        other => other,
+    };
+    assert_eq!(refusal(log.run(copy(9, 3))), CatalogRefusal::RolledBack { given: 3, known: 5 });
+    assert_eq!(log.run(copy(5, 3)), CatalogResponse::Done, "the same boot says it again");
+    assert_eq!(log.run(copy(9, 5)), CatalogResponse::Done);
     assert!(matches!(refusal(log.run(register("n1", 200, 1))), CatalogRefusal::IncarnationReused { .. }));
     assert_eq!(log.run(register("n1", 101, 1)), CatalogResponse::Done);
     assert!(matches!(refusal(log.run(register("n1", 100, 9))), CatalogRefusal::IncarnationReused { .. }));
@@ -380,4 +391,18 @@ proptest! {
         prop_assert_eq!(&replayed, &log.catalog);
         prop_assert_eq!(replayed.image(), log.catalog.image());
     }
+}
+
+#[test]
+fn a_stream_whose_replica_was_replaced_is_never_founded_again() {
+    let mut log = Log::with_nodes(3);
+    let CatalogResponse::Created { id, .. } = log.create("S", &["a"]) else { panic!("not created") };
+    let replicas = log.catalog.stream(id).unwrap().replicas.clone();
+    let place = |log: &mut Log, replicas: Vec<Replica>| log.run(CatalogCommand::PlaceStream { id, replicas });
+    assert_eq!(place(&mut log, replicas), CatalogResponse::Done);
+    assert!(!log.catalog.stream(id).unwrap().replaced, "nothing has changed");
+    log.run(register("n1", 101, 1));
+    let moved = vec![Replica { node: node("n1"), raft_id: RaftNodeId::new(101) }];
+    assert_eq!(place(&mut log, moved), CatalogResponse::Done);
+    assert!(log.catalog.stream(id).unwrap().replaced, "the old replica's group exists, whoever is left of it");
 }

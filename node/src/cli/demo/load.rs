@@ -17,6 +17,8 @@ const RATE: f64 = 3_000.0;
 const PAYLOAD: usize = 128;
 /// A publisher may go this far beyond its share while it waits for the last act.
 const ENOUGH: u64 = 4;
+/// About what is published while both crashes go by.
+const CRASHES_TAKE: u64 = 100_000;
 /// Different subjects.
 const SUBJECTS: u64 = 64;
 /// An application's patience before it sends a message again, under the same id.
@@ -49,7 +51,8 @@ impl Load {
         ledger: &Ledger,
     ) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let most = wanted.div_ceil(u64::from(PUBLISHERS)).saturating_mul(ENOUGH);
+        // The crashes take their time, however few messages are wanted.
+        let most = wanted.max(CRASHES_TAKE).div_ceil(u64::from(PUBLISHERS)).saturating_mul(ENOUGH);
         let mut tasks = Vec::new();
         for id in 1..=PUBLISHERS {
             let client = connect(urls).await?;
