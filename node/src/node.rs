@@ -317,6 +317,7 @@ impl PeerHandler for Peers {
         let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match message {
             crate::raft::kind::APPEND_RESULT => context.net.on_append_result(from, body),
+            crate::raft::kind::APPEND_GONE => context.net.on_stream_gone(from, body),
             crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => {
                 context.receiver.on_message(from, message, body)
             }

@@ -35,6 +35,7 @@ pub(crate) mod kind {
     pub(crate) const PRE_VOTE: u8 = 0x05;
     pub(crate) const TRANSFER_LEADER: u8 = 0x06;
     pub(crate) const APPEND_CLOSE: u8 = 0x07;
+    pub(crate) const APPEND_GONE: u8 = 0x08;
 }
 
 /// A replication stream with no answer for this long is dead (a lost response would wedge it for ever).
@@ -78,6 +79,15 @@ impl RaftNet {
             && *to == from
             && results.try_send((seq, result)).is_err()
         {
+            streams.remove(&stream);
+        }
+    }
+
+    /// An APPEND_GONE frame: `from` does not know the stream (any more), so it ends at once and openraft starts another.
+    pub(crate) fn on_stream_gone(&self, from: NodeId, body: Bytes) {
+        let Ok(stream) = Reader(body).u64() else { return };
+        let mut streams = self.streams.lock();
+        if streams.get(&stream).is_some_and(|(to, _)| *to == from) {
             streams.remove(&stream);
         }
     }

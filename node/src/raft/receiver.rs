@@ -129,24 +129,29 @@ impl Receiver {
         let known = self.streams.lock().get(&(from, stream)).cloned();
         let queue = match known {
             Some(feed) if (feed.group, feed.target) == (group, target) => feed.queue,
-            // An earlier boot of the sender used the number for another member. Its sender will notice and start anew.
-            Some(_) => {
-                self.streams.lock().remove(&(from, stream));
-                return;
-            }
-            // A stream starts at 0; a later number belongs to one that has ended here, and its sender will notice.
+            // An earlier boot of the sender used the number for another member.
+            Some(_) => return self.gone(from, stream),
+            // A stream starts at 0; a later number belongs to one that has ended here.
             None if seq == 0 => {
-                let Some(member) = self.member(group, target) else { return };
+                // It may be about to open.
+                let Some(member) = self.member(group, target) else { return self.gone(from, stream) };
                 let (tx, rx) = mpsc::channel(STREAM_WINDOW);
                 self.streams.lock().insert((from, stream), Feed { group, target, queue: tx.clone() });
                 tokio::spawn(serve_stream(self.clone(), member, from, stream, rx));
                 tx
             }
-            None => return,
+            None => return self.gone(from, stream),
         };
         if queue.try_send((seq, request)).is_err() {
-            self.streams.lock().remove(&(from, stream));
+            self.gone(from, stream);
         }
+    }
+
+    /// Ends a stream and tells its sender, which would wait for an answer otherwise.
+    fn gone(&self, from: NodeId, stream: u64) {
+        self.streams.lock().remove(&(from, stream));
+        // Without a link the sender has ended it already.
+        let _down = self.transport.send(from, kind::APPEND_GONE, &[Bytes::copy_from_slice(&stream.to_le_bytes())]);
     }
 
     /// A unary Raft request.
@@ -264,7 +269,7 @@ async fn serve_stream(
         }
         seq += 1;
     }
-    receiver.streams.lock().remove(&(from, stream));
+    receiver.gone(from, stream);
 }
 
 #[cfg(test)]

@@ -288,7 +288,7 @@ pub enum CatalogRefusal {
         incarnation: RaftNodeId,
     },
     /// The node reported a higher boot epoch before: its disk was rolled back.
-    #[error("boot epoch {given} is older than {known}")]
+    #[error("its store was put back from an older copy: the copy remembers boot {given}, and boot {known} was seen")]
     RolledBack {
         /// What it reports.
         given: u64,
