@@ -183,7 +183,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         Some("the log is gone, and with it this node's votes".to_owned())
     } else {
         let last = |group| wal.group(group).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
-        crate::log_check::check(&*disk, &store, last).err().map(|lost| lost.to_string())
+        crate::log_check::check(&*disk, &store, !last_run.weak_since, last).err().map(|lost| lost.to_string())
     };
     if let Some(lost) = lost {
         bail!(

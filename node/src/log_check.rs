@@ -27,32 +27,49 @@ pub(crate) struct Lost {
     last: LogIndex,
 }
 
-/// Looks at every replica below `store`. `last` tells where the log of a group ends. Files that cannot be read are left
-/// to those who open them.
-pub(crate) fn check(disk: &dyn Disk, store: &Path, last: impl Fn(GroupId) -> LogIndex) -> Result<(), Lost> {
-    let held = |what: &str, dir: &Path, group: GroupId, reached: LogIndex| {
-        let last = last(group);
-        let is_told = last >= reached || disk.open_read(&dir.join(INSTALLED)).is_ok();
-        if is_told { Ok(()) } else { Err(Lost { what: what.to_owned(), reached, last }) }
-    };
+/// Where the log of a group ends.
+pub(crate) trait LogEnds: Fn(GroupId) -> LogIndex {}
+impl<F: Fn(GroupId) -> LogIndex> LogEnds for F {}
+
+/// Looks at the catalogue and, with `streams`, at every replicated stream below `store`. Files that cannot be read are
+/// left to those who open them.
+///
+/// Leave the streams out on a node that may have confirmed anything by a mode weaker than `always`: after a power cut
+/// such a stream may have been cut back by the next leader, below what this node had synced.
+pub(crate) fn check(disk: &dyn Disk, store: &Path, streams: bool, last: impl LogEnds) -> Result<(), Lost> {
     let dir = store.join("meta");
     if let Ok(Some(found)) = MetaCheckpoint::load(disk, &dir) {
-        held("the catalogue", &dir, meta::GROUP, found.applied.index)?;
+        held(disk, "the catalogue", &dir, last(meta::GROUP), found.applied.index)?;
     }
-    let folders = disk.list(&store.join("streams")).unwrap_or_default();
+    let folders = if streams { disk.list(&store.join("streams")).unwrap_or_default() } else { Vec::new() };
     for folder in folders.iter().filter(|folder| folder.name.bytes().all(|b| b.is_ascii_digit())) {
-        let dir = store.join("streams").join(&folder.name);
-        let Ok(Some(found)) = Checkpoint::load(disk, &dir) else { continue };
-        let members: Members = serde_json::from_slice(&found.state.membership).unwrap_or_default();
-        // A stream with one replica has no log.
-        if members.configs.is_empty() {
-            continue;
-        }
-        let marked = SnapshotMark::read(disk, &dir).map_or(LogIndex::new(0), |mark| mark.at.index);
-        let reached = found.state.applied.index.max(marked);
-        held(&format!("stream {} (group {})", folder.name, found.state.group), &dir, found.state.group, reached)?;
+        check_stream(disk, &store.join("streams").join(&folder.name), &last)?;
     }
     Ok(())
+}
+
+/// As [`check`], for the stream in `dir`.
+pub(crate) fn check_stream(disk: &dyn Disk, dir: &Path, last: impl LogEnds) -> Result<(), Lost> {
+    let Ok(Some(found)) = Checkpoint::load(disk, dir) else { return Ok(()) };
+    let members: Members = serde_json::from_slice(&found.state.membership).unwrap_or_default();
+    // A stream with one replica has no log.
+    if members.configs.is_empty() {
+        return Ok(());
+    }
+    let marked = SnapshotMark::read(disk, dir).map_or(LogIndex::new(0), |mark| mark.at.index);
+    let group = found.state.group;
+    let what = format!("stream {} (group {group})", found.stream);
+    held(disk, &what, dir, last(group), found.state.applied.index.max(marked))
+}
+
+fn held(disk: &dyn Disk, what: &str, dir: &Path, last: LogIndex, reached: LogIndex) -> Result<(), Lost> {
+    let is_held = last >= reached || is_installed(disk, dir);
+    if is_held { Ok(()) } else { Err(Lost { what: what.to_owned(), reached, last }) }
+}
+
+/// Whether the state in `dir` came as a snapshot that the log may not have been told of.
+pub(crate) fn is_installed(disk: &dyn Disk, dir: &Path) -> bool {
+    disk.open_read(&dir.join(INSTALLED)).is_ok()
 }
 
 /// Says in a staged folder that the log does not reach its state yet. Durable when this returns.
@@ -107,8 +124,9 @@ mod tests {
     fn a_log_that_ends_before_what_it_once_held_is_noticed() {
         let disk = SimDisk::new();
         let dir = stream(&disk, 9, 40, true);
-        let look = |last: u64| check(&disk, Path::new("/d"), |_| LogIndex::new(last));
+        let look = |last: u64| check(&disk, Path::new("/d"), true, |_| LogIndex::new(last));
         assert_eq!(look(40), Ok(()));
+        assert_eq!(check(&disk, Path::new("/d"), false, |_| LogIndex::new(0)), Ok(()));
         let lost = look(39).unwrap_err();
         assert_eq!((lost.reached, lost.last), (LogIndex::new(40), LogIndex::new(39)));
         assert!(lost.to_string().contains("stream 9"), "{lost}");
@@ -128,7 +146,7 @@ mod tests {
     fn a_stream_without_a_log_and_the_catalogue() {
         let disk = SimDisk::new();
         stream(&disk, 9, 40, false);
-        let look = |last: u64| check(&disk, Path::new("/d"), |_| LogIndex::new(last));
+        let look = |last: u64| check(&disk, Path::new("/d"), true, |_| LogIndex::new(last));
         assert_eq!(look(0), Ok(()));
         let meta = Path::new("/d/meta");
         disk.create_dir_all(meta).unwrap();

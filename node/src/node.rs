@@ -296,6 +296,7 @@ impl PeerHandler for Peers {
         context.heard.lock().insert(peer.node_name.clone(), heard);
         context.heard_changed.notify_one();
         context.broker.peer_up(peer.node_id);
+        context.leaving.lock().remove(&peer.node_id);
         for replica in context.streams.all_local().into_iter().filter(|r| r.leads()) {
             let term = replica.raft().map_or(1, |r| r.state().term);
             context.send_claim(peer.node_id, replica.spec.stream, term);

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use headwater_core::catalog::{Catalog, CatalogEntry, CatalogResponse};
 use headwater_core::ids::LogIndex;
 use headwater_core::recovery::{PhaseLatch, Progress};
+use headwater_storage::blocks::passes;
 use headwater_storage::checkpoint::{CHECKPOINT_FILE, MetaCheckpoint};
 use headwater_storage::disk::Disk;
 use headwater_storage::wal::Wal;
@@ -182,7 +183,7 @@ impl MetaReplica {
                 }
             }
             // The log keeps everything meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if passes(error.kind()) => {
                 tracing::warn!(%error, "the catalogue's checkpoint waits for room on the disk");
             }
             Err(error) => {

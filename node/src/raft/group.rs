@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -115,6 +115,7 @@ pub(crate) struct RaftGroup {
     told: Arc<AtomicU64>,
     /// Last index of the log when the member was opened.
     opened_at: u64,
+    closed: Arc<AtomicBool>,
 }
 
 impl RaftGroup {
@@ -134,14 +135,15 @@ impl RaftGroup {
         let log = LogStore::open(wal, group, found.as_ref(), sync).map_err(|e| fail(e.to_string()))?;
         let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
         let factory = Factory { net, group: group.get() };
-        let raft = Raft::new(raft_id, Arc::new(config), factory, log, Machine::new(replica))
+        let closed = Arc::<AtomicBool>::default();
+        let raft = Raft::new(raft_id, Arc::new(config), factory, log, Machine::new(replica, Arc::clone(&closed)))
             .await
             .map_err(|e| fail(e.to_string()))?;
         let told = Arc::<AtomicU64>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
         let incoming = Incoming::new(staging);
         receiver.add(group.get(), Member { id: raft_id, raft: raft.clone(), told: Arc::clone(&told), incoming });
-        Ok(Self { raft, receiver, group, raft_id, told, opened_at })
+        Ok(Self { raft, receiver, group, raft_id, told, opened_at, closed })
     }
 
     pub(crate) fn raft_id(&self) -> u64 {
@@ -281,6 +283,7 @@ impl RaftGroup {
 
     pub(crate) async fn shutdown(&self) {
         self.receiver.remove(self.group.get());
+        self.closed.store(true, Ordering::Release);
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(group = %self.group, %error, "the group's task had died");
         }

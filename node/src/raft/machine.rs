@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -62,12 +63,18 @@ pub(crate) struct Machine {
     replica: Arc<dyn Replica>,
     /// Position of the newest snapshot openraft was given.
     given: Option<LogPos>,
+    /// The group was shut down. openraft's worker may still have work queued, and the replica is somebody else's by then.
+    closed: Arc<AtomicBool>,
 }
 
 impl Machine {
-    pub(super) fn new(replica: Arc<dyn Replica>) -> Self {
+    pub(super) fn new(replica: Arc<dyn Replica>, closed: Arc<AtomicBool>) -> Self {
         let given = replica.snapshot().map(|s| s.at);
-        Self { replica, given }
+        Self { replica, given, closed }
+    }
+
+    fn check_open(&self) -> io::Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(io::Error::other("the group was shut down")) } else { Ok(()) }
     }
 
     fn pinned(&self) -> io::Result<Option<Snap>> {
@@ -103,6 +110,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
         while let Some((entry, responder)) = entries.try_next().await? {
+            self.check_open()?;
             let at = from_log_id(&entry.log_id());
             let reply = match &entry.payload {
                 EntryPayload::Blank => self.replica.apply(at, Committed::Blank),
@@ -137,6 +145,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, body: SnapshotBody) -> io::Result<()> {
+        self.check_open()?;
         let at = meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| io::Error::other("a snapshot of nothing"))?;
         let head = SnapshotHead { at, members: from_stored(&meta.last_membership) };
         match body {

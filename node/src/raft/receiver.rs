@@ -86,7 +86,9 @@ impl Receiver {
     }
 
     pub(super) fn remove(&self, group: u64) {
-        self.members.lock().remove(&group);
+        if let Some(member) = self.members.lock().remove(&group) {
+            member.incoming.newest.lock().cancel();
+        }
     }
 
     /// The member a message is for. A message for another incarnation of this node finds nobody: ids are never reused.
@@ -219,8 +221,9 @@ impl Receiver {
         std::mem::replace(&mut *member.incoming.newest.lock(), newest.clone()).cancel();
         let _turn = member.incoming.turn.lock().await;
         let staged = tokio::select! {
-            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => staged?,
+            biased;
             () = newest.cancelled() => return Err(std::io::Error::other("a newer snapshot is on its way")),
+            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => staged?,
         };
         let (term, node, committed) = header.vote;
         let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };

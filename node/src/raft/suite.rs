@@ -189,7 +189,7 @@ impl StoreBuilder<TypeConfig, LogStore, Wired, Store> for Builder {
         let dir = TempDir::new().unwrap();
         let (wal, _) = Wal::open(Arc::new(RealDisk), &dir.path().join("wal"), options()).unwrap();
         let log = LogStore::open(wal.clone(), GROUP, None, EffectiveSync::new(SyncMode::Always)).unwrap();
-        let machine = Machine::new(Arc::new(InApply(dir.path().to_owned())));
+        let machine = Machine::new(Arc::new(InApply(dir.path().to_owned())), Arc::default());
         let staging = dir.path().join("staging");
         Ok((Store { wal, _dir: dir }, log, Wired { machine, staging }))
     }

@@ -55,7 +55,8 @@ impl StreamReplica {
         }
         // A sequencer starts from a state in which everything committed before its term is applied: Raft's own first
         // entry of the term is the last of that.
-        if leads && inner.leading.is_none() && inner.state.applied().term.get() == now.term {
+        let may_lead = leads && !self.is_intake_closed();
+        if may_lead && inner.leading.is_none() && inner.state.applied().term.get() == now.term {
             let term = Term::new(now.term);
             inner.leading = Some(Leading::new(&inner.state, term));
             self.start_pumps(&mut inner);

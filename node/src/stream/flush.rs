@@ -111,6 +111,16 @@ impl Flushing {
         self.held
     }
 
+    /// Held by work on the files that is no flush job.
+    pub(crate) fn running(&self) -> Arc<()> {
+        Arc::clone(&self.running)
+    }
+
+    /// The state came as a snapshot before this start, and the files still say so.
+    pub(crate) fn set_installed(&mut self) {
+        self.installed = true;
+    }
+
     /// Whether a job is under way.
     pub(crate) fn is_running(&self) -> bool {
         Arc::strong_count(&self.running) > 1 || self.is_marking()

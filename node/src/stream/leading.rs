@@ -46,8 +46,17 @@ pub(crate) struct Leading {
     pub(crate) next_expiry: Option<(ExpiryFacts, Option<Timestamp>)>,
 }
 
-/// First sequence, generation of the configuration, and the nearest deadline of a message of its own.
-pub(crate) type ExpiryFacts = (StreamSeq, Generation, Option<Timestamp>);
+/// What the next expiry follows from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpiryFacts {
+    pub(crate) first_seq: StreamSeq,
+    /// The first message of an empty stream gets the sequence that is its first already.
+    pub(crate) is_empty: bool,
+    /// Of the configuration.
+    pub(crate) generation: Generation,
+    /// The nearest deadline of a message of its own.
+    pub(crate) next_ttl: Option<Timestamp>,
+}
 
 impl Leading {
     pub(crate) fn new(state: &StreamState, term: Term) -> Self {

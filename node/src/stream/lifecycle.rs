@@ -43,7 +43,9 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
 /// for one, is opened anew from its files after a while.
 async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
     let (id, name) = (entry.id, &entry.key.name);
-    while context.streams.is_wanted(id) && !context.stopping.is_cancelled() {
+    // A node whose catalogue has stopped serves nothing.
+    let is_barred = || context.stopping.is_cancelled() || context.meta.replica.failure().is_some();
+    while context.streams.is_wanted(id) && !is_barred() {
         let replica = match open(&context, &entry).await {
             Ok(replica) => replica,
             Err(error) => {
@@ -53,7 +55,7 @@ async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
                 continue;
             }
         };
-        if !context.streams.open(Arc::clone(&replica)) {
+        if is_barred() || !context.streams.open(Arc::clone(&replica)) {
             return;
         }
         tokio::spawn(Arc::clone(&replica).run_pumps());
@@ -70,7 +72,7 @@ async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
         loop {
             let passes = replica.lock().failed.as_ref().is_some_and(|f| f.passes);
             pause(&context, REOPEN_FAILED).await;
-            if context.stopping.is_cancelled() || replica.is_closing() {
+            if is_barred() || replica.is_closing() {
                 return;
             }
             if passes {
@@ -140,15 +142,13 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
             tokio::spawn(Arc::clone(replica).found(raft.clone(), voters.clone(), first));
         }
         let why = replica.drive(raft.clone()).await;
-        if replica.is_closing() || context.stopping.is_cancelled() {
-            return;
-        }
         replica.stop_leading(&mut replica.lock());
         raft.shutdown().await;
         replica.follow(None);
-        if replica.lock().failed.is_some() {
+        if replica.lock().failed.is_some() || context.stopping.is_cancelled() {
             return;
         }
+        replica.flushed_out().await;
         tracing::error!(stream = replica.spec.name, why, "the group's task died; reopening it on its storage");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(REOPEN.1);

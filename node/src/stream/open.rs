@@ -115,8 +115,17 @@ pub(crate) fn open(
     created: Timestamp,
 ) -> Result<Arc<StreamReplica>, OpenError> {
     let dir = dir_of(context, spec.stream);
-    settle(&*context.disk, &dir).map_err(|e| OpenError::Settle(spec.name.clone(), e))?;
-    let opened = read(context, &spec, &dir, created)?;
+    let unsettled = |e| OpenError::Settle(spec.name.clone(), e);
+    let before = settle(&*context.disk, &dir).map_err(unsettled)?;
+    let opened = match read(context, &spec, &dir, created) {
+        Err(error) if before => {
+            tracing::error!(stream = spec.name, %error, "an interrupted snapshot cannot be opened; the state before it is taken");
+            put_back(&*context.disk, &dir).map_err(unsettled)?;
+            read(context, &spec, &dir, created)?
+        }
+        opened => opened?,
+    };
+    context.disk.remove_dir_all(&replaced(&dir)).map_err(unsettled)?;
     let mark = SnapshotMark::read(&*context.disk, &dir);
     let log = context.wal.group(spec.group);
     let log_last = log.as_ref().and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
@@ -174,11 +183,15 @@ pub(crate) fn open(
         "replica opened"
     );
     let phase = PhaseLatch::new(&plan, log_last);
-    if log_last >= persisted {
-        let cleared = crate::log_check::clear_installed(&*context.disk, &dir);
-        cleared.map_err(|e| OpenError::Settle(spec.name.clone(), e))?;
-    }
+    let installed = crate::log_check::is_installed(&*context.disk, &dir);
+    let lost = crate::log_check::check_stream(&*context.disk, &dir, |_| log_last).err();
     let replica = StreamReplica::new(Arc::clone(context), spec, dir, opened, mark, phase);
+    if installed {
+        replica.lock().flushing.set_installed();
+    }
+    if let Some(lost) = lost {
+        replica.fail(&mut replica.lock(), lost.to_string());
+    }
     if let RecoveryPlan::Repair { why } = plan {
         let mut inner = replica.lock();
         replica.fail(&mut inner, format!("needs repair from its peers: {why:?}"));
@@ -205,9 +218,7 @@ pub(crate) fn swap_in(context: &Context, spec: &ReplicaSpec, dir: &Path, staged:
             Ok(opened)
         }
         Err(error) => {
-            disk.remove_dir_all(dir)?;
-            disk.rename(&old, dir)?;
-            disk.sync_dir(parent)?;
+            put_back(disk, dir)?;
             Err(io::Error::other(error))
         }
     }
@@ -231,20 +242,26 @@ pub(crate) fn remove(disk: &dyn Disk, dir: &Path) -> Result<(), headwater_storag
     Ok(())
 }
 
-/// Ends what a crash interrupted: a snapshot that was on its way, or half put in place.
-fn settle(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+/// Puts the folder that a snapshot replaced back in its place.
+fn put_back(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    disk.remove_dir_all(dir)?;
+    disk.rename(&replaced(dir), dir)?;
+    dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent))
+}
+
+/// Ends what a crash interrupted: a snapshot that was on its way, or half put in place. True if what it replaced is
+/// still there, beside it.
+fn settle(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
     let is_there = |path: &Path| match disk.list(path) {
         Ok(_) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
     };
-    let old = replaced(dir);
-    if !is_there(dir)? && is_there(&old)? {
-        disk.rename(&old, dir)?;
-        if let Some(parent) = dir.parent() {
-            disk.sync_dir(parent)?;
-        }
+    disk.remove_dir_all(&incoming(dir))?;
+    let before = is_there(&replaced(dir))?;
+    if before && !is_there(dir)? {
+        put_back(disk, dir)?;
+        return Ok(false);
     }
-    disk.remove_dir_all(&old)?;
-    disk.remove_dir_all(&incoming(dir))
+    Ok(before)
 }

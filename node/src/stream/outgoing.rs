@@ -7,6 +7,7 @@ use std::sync::Arc;
 use headwater_storage::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
 
+use crate::raft::SnapshotHead;
 use crate::raft::transfer::{FileEntry, Outgoing};
 
 /// How often the files of a replica are looked for anew.
@@ -21,7 +22,8 @@ enum Source {
 pub(crate) struct PinnedFiles(Vec<(FileEntry, Source)>);
 
 impl PinnedFiles {
-    pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
+    /// Pins the files, and tells the state they are at.
+    pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<(SnapshotHead, Self)> {
         // A block may be removed after the checkpoint that lists it was read; the next checkpoint does not list it.
         for _ in 1..PIN_TRIES_MAX {
             match Self::try_pin(disk, dir) {
@@ -32,7 +34,7 @@ impl PinnedFiles {
         Self::try_pin(disk, dir)
     }
 
-    fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Self> {
+    fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<(SnapshotHead, Self)> {
         let path = dir.join(CHECKPOINT_FILE);
         let bytes = headwater_storage::disk::read_file(&**disk, &path)?;
         let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;
@@ -44,7 +46,8 @@ impl PinnedFiles {
         }
         let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64 };
         files.push((entry, Source::Memory(bytes)));
-        Ok(Self(files))
+        let members = serde_json::from_slice(&checkpoint.state.membership)?;
+        Ok((SnapshotHead { at: checkpoint.state.applied, members }, Self(files)))
     }
 }
 

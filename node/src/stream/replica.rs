@@ -94,6 +94,7 @@ pub(crate) struct StreamReplica {
     /// Mirrors `inner.failed`.
     stopped: AtomicBool,
     closing: AtomicBool,
+    intake_closed: AtomicBool,
     pumps_stopped: AtomicBool,
     adopting: AtomicBool,
     /// Raft id of the leader that this member follows; 0 is none.
@@ -143,6 +144,7 @@ impl StreamReplica {
             leads: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            intake_closed: AtomicBool::new(false),
             pumps_stopped: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
             leader: AtomicU64::new(0),
@@ -217,9 +219,14 @@ impl StreamReplica {
         }
     }
 
-    /// No more messages or commands are taken here, and what is applied stays.
+    /// No more messages or commands are taken here, whoever leads, and what is applied stays.
     pub(crate) fn close_intake(&self) {
+        self.intake_closed.store(true, Ordering::Release);
         self.stop_leading(&mut self.lock());
+    }
+
+    pub(crate) fn is_intake_closed(&self) -> bool {
+        self.intake_closed.load(Ordering::Acquire)
     }
 
     /// The task that runs consumers ends.
@@ -458,7 +465,8 @@ impl StreamReplica {
     }
 
     pub(crate) fn stop_with(&self, inner: &mut Inner, failure: Failure) {
-        if inner.failed.is_some() {
+        if let Some(known) = &mut inner.failed {
+            known.passes &= failure.passes;
             return;
         }
         let why = &failure.why;
@@ -544,8 +552,11 @@ impl Replica for Arc<StreamReplica> {
 
     fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn crate::raft::transfer::Outgoing>)>> {
         let inner = self.lock();
-        let Some(head) = inner.flushing.persisted_head() else { return Ok(None) };
-        let pinned = super::outgoing::PinnedFiles::pin(&self.context.disk, &self.dir)?;
+        if inner.flushing.persisted_head().is_none() {
+            return Ok(None);
+        }
+        // The checkpoint may be newer than what this replica has been told of: its own head belongs to it.
+        let (head, pinned) = super::outgoing::PinnedFiles::pin(&self.context.disk, &self.dir)?;
         Ok(Some((head, Box::new(pinned))))
     }
 
@@ -560,8 +571,10 @@ impl Replica for Arc<StreamReplica> {
             if let Some(failure) = &self.lock().failed {
                 return Err(io::Error::other(failure.why.clone()));
             }
-            let this = Arc::clone(self);
+            let (this, running) = (Arc::clone(self), self.lock().flushing.running());
             let opened = tokio::task::spawn_blocking(move || {
+                // Whoever closes or reopens this replica waits for this.
+                let _running = running;
                 log_check::mark_installed(&*this.context.disk, &staged.dir)?;
                 super::open::swap_in(&this.context, &this.spec, &this.dir, &staged.dir)
             });

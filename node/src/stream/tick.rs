@@ -7,6 +7,7 @@ use headwater_core::ids::{Generation, LogIndex};
 use headwater_core::recovery::Progress;
 use headwater_core::stream::{Command, Expire};
 
+use super::leading::ExpiryFacts;
 use super::replica::StreamReplica;
 use crate::node::Context;
 
@@ -58,7 +59,12 @@ impl StreamReplica {
         let now = crate::clock::now();
         let Some(leading) = inner.leading.as_mut().filter(|leading| !leading.expiring) else { return };
         // Of a stream whose messages age the first one must be read for this, from disk if it is old: once.
-        let of = (inner.state.first_seq(), inner.state.generation(), inner.state.next_ttl());
+        let of = ExpiryFacts {
+            first_seq: inner.state.first_seq(),
+            is_empty: inner.state.messages() == 0,
+            generation: inner.state.generation(),
+            next_ttl: inner.state.next_ttl(),
+        };
         let next = match leading.next_expiry {
             Some((asked, next)) if asked == of => next,
             _ => inner.state.next_expiry(&inner.store),

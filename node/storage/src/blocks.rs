@@ -31,7 +31,7 @@ mod remove;
 #[cfg(test)]
 mod tests;
 
-pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier, OpenBlock};
+pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier, OpenBlock, passes};
 pub(crate) use open::frame_at;
 pub use open::{BlockScan, ReplayFrame, TornBlock};
 pub use remove::remove_stream;

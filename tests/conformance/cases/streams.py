@@ -407,15 +407,24 @@ def _(t):
 @case("limits/age")
 def _(t):
     t.stream("AGE", max_age=500_000_000)
+
+    def wait_until_empty():
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and t.api("STREAM.INFO.AGE", log=False)["state"]["messages"]:
+            time.sleep(0.05)
+
+    # Some time passes while there is nothing to expire.
+    time.sleep(0.3)
     t.fill("AGE.x", 3)
     time.sleep(0.25)
     t.publish("AGE.x", "later", log=False)
     t.state("AGE", keys=("messages", "last_seq"))
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and t.api("STREAM.INFO.AGE", log=False)["state"]["messages"]:
-        time.sleep(0.05)
+    wait_until_empty()
     t.state("AGE")
+    time.sleep(0.3)
     t.publish("AGE.x", "after all are gone")
+    wait_until_empty()
+    t.state("AGE")
 
 
 @case("limits/lowered-by-update")

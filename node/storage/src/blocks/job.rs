@@ -50,13 +50,19 @@ pub enum FlushError {
     Log(#[source] WalFailure),
 }
 
+/// Whether the same write may work later, on the same disk.
+#[must_use]
+pub fn passes(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+}
+
 impl FlushError {
     /// Whether the same may work later, on the same disk, after opening the store anew: there was no room, or it could
     /// not be written to. Not after a failed sync: the kernel may have dropped what it could not write.
     #[must_use]
     pub fn passes(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        matches!(self, Self::Io { op, kind: StorageFull | QuotaExceeded | ReadOnlyFilesystem, .. } if *op != "sync")
+        matches!(self, Self::Io { op, kind, .. } if *op != "sync" && passes(*kind))
     }
 
     pub(crate) fn io(op: &'static str, path: &Path, error: &io::Error) -> Self {
