@@ -24,7 +24,7 @@ test: ## everything: Rust, cluster, conformance, CLI, API server (see tests/run 
 check: ## the quick one: Rust only
 	@tests/run rust
 
-bench: ## side by side with nats-server on this machine, about 15 minutes
+bench: ## side by side with nats-server on this machine, about 4 minutes after the build
 	@tests/tools/install nats
 	@$(CARGO) build --release --locked -q -p headwater
 	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --headwater target/release/headwater
