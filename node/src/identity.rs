@@ -83,6 +83,13 @@ impl Identity {
         }
     }
 
+    /// The cluster refuses this store for good; it is not started again.
+    pub(crate) fn refuse(&self, why: &str) {
+        if let Err(error) = self.change(|s| s.refused = Some(why.to_owned())) {
+            tracing::error!(%error, "the refusal could not be saved: move the store away before the next start");
+        }
+    }
+
     /// Everything is synced: the next start may trust what is there.
     pub(crate) fn clean_stop(&self) {
         let marked = self.change(|s| {
@@ -121,6 +128,12 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         .with_context(|| format!("--store-dir {shown}: cannot be locked; is another node using it?"))?;
     let found = HardState::load(&*disk, &store)
         .with_context(|| format!("--store-dir {shown}: the hard state cannot be read"))?;
+    if let Some(why) = found.as_ref().and_then(|s| s.refused.as_ref()) {
+        bail!(
+            "--store-dir {shown}: the cluster has refused this store: {why}. Put the newest copy back, or move the \
+             folder away: then the node comes back empty and gets its data from its peers"
+        );
+    }
     let (boot, mount) = (os_boot_id(), mount_id(&store));
     let last_run = found.as_ref().map_or(
         LastRunFacts { known: false, boot_epoch: 0, clean_stop: true, same_boot_and_mount: false, weak_since: false },
@@ -160,6 +173,8 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
                 mount_id: mount,
                 clean_stop: false,
                 weak_since: None,
+                log_segment: 0,
+                refused: None,
             }
         }
     };
@@ -179,8 +194,11 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         .with_context(|| format!("--store-dir {shown}: the log cannot be opened (see `headwater inspect {shown}`)"))?;
     tracing::info!(end = ?scan.end, groups = scan.groups.len(), "log scanned");
     // A node that has lost part of its log may have voted, and confirmed, what it does not know of.
+    let newest = scan.segments.last().map_or(0, |segment| segment.segment.get());
     let lost = if was_member && scan.segments.is_empty() {
         Some("the log is gone, and with it this node's votes".to_owned())
+    } else if newest < state.log_segment {
+        Some(format!("the log ends with segment {newest}, and had segment {} at the last start", state.log_segment))
     } else {
         let last = |group| wal.group(group).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
         crate::log_check::check(&*disk, &store, !last_run.weak_since, last).err().map(|lost| lost.to_string())
@@ -191,6 +209,8 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
              the folder away: then the node comes back empty and gets its data from its peers"
         );
     }
+    let state = HardState { log_segment: wal.newest_segment().get(), ..state };
+    state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
     let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
     let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
     Ok(OpenedStore { identity, disk, wal, flusher, last_run })

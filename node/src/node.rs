@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::join_all;
-use headwater_core::catalog::{Addresses, CatalogCommand, CatalogResponse, NodeName};
+use headwater_core::catalog::{Addresses, CatalogCommand, CatalogRefusal, CatalogResponse, NodeName};
 use headwater_core::ids::{Generation, RaftNodeId, StreamId};
 use headwater_protocol::api::stream::StreamInfo;
 use headwater_storage::disk::Disk;
@@ -664,7 +664,12 @@ pub(crate) async fn register_once(context: &Arc<Context>) -> Result<bool, String
         zone: None,
     };
     match context.meta.write(None, command).await {
-        Ok(CatalogResponse::Refused(why)) => Err(why.to_string()),
+        Ok(CatalogResponse::Refused(why)) => {
+            if matches!(why, CatalogRefusal::RolledBack { .. } | CatalogRefusal::IncarnationReused { .. }) {
+                context.identity.refuse(&why.to_string());
+            }
+            Err(why.to_string())
+        }
         Ok(_) => Ok(true),
         Err(_) => Ok(false),
     }

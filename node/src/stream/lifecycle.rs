@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headwater_core::catalog::{CatalogCommand, StreamEntry, Verdict};
 use headwater_core::ids::StreamId;
@@ -12,8 +12,10 @@ use crate::jetstream::streams::config_of;
 use crate::node::Context;
 use crate::raft::{GroupKind, GroupParams, RaftGroup};
 
-/// A group whose Raft task died is reopened after this long, doubling up to the second figure.
+/// A group whose Raft task died is reopened after this long, doubling; beyond the second figure it is given up.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// A group that lived this long was not ill when it was opened.
+const STABLE: Duration = Duration::from_secs(60);
 /// A replica that could not be opened, or had to stop for a reason that may pass, is tried again after this long.
 const REOPEN_FAILED: Duration = Duration::from_secs(5);
 
@@ -141,6 +143,7 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
         if !entry.replaced {
             tokio::spawn(Arc::clone(replica).found(raft.clone(), voters.clone(), first));
         }
+        let opened = Instant::now();
         let why = replica.drive(raft.clone()).await;
         replica.stop_leading(&mut replica.lock());
         raft.shutdown().await;
@@ -149,6 +152,14 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
             return;
         }
         replica.flushed_out().await;
+        if opened.elapsed() > STABLE {
+            wait = REOPEN.0;
+        }
+        if wait >= REOPEN.1 {
+            // Its log contradicts the group's, for one: then it must not serve what it holds.
+            replica.fail(&mut replica.lock(), format!("the group's task died again and again: {why}"));
+            return;
+        }
         tracing::error!(stream = replica.spec.name, why, "the group's task died; reopening it on its storage");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(REOPEN.1);

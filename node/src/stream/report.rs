@@ -139,7 +139,12 @@ impl StreamReplica {
             group: self.spec.group.get(),
             stream: self.spec.name.clone(),
             account: crate::node::ACCOUNT.to_owned(),
-            role: raft.as_ref().map_or(ReplicaRole::Leader, |r| role(r.role)),
+            role: match &raft {
+                _ if inner.failed.is_some() => ReplicaRole::Unknown,
+                Some(r) => role(r.role),
+                None if self.is_replicated() => ReplicaRole::Unknown,
+                None => ReplicaRole::Leader,
+            },
             leader: match &raft {
                 Some(r) => r.leader.map(name),
                 None => Some(context.config.name.clone()),

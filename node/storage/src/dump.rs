@@ -221,6 +221,8 @@ fn render_hard_state(path: &Path, bytes: &[u8], out: &mut String) {
                 mount_id,
                 clean_stop,
                 weak_since,
+                log_segment,
+                refused,
             } = state;
             line(
                 out,
@@ -231,7 +233,10 @@ fn render_hard_state(path: &Path, bytes: &[u8], out: &mut String) {
             );
             let weak = weak_since.map_or("-".to_owned(), |since| since.get().to_string());
             line(out, &format!("  boot epoch {boot_epoch}, OS boot {os_boot_id}, mount {mount_id}"));
-            line(out, &format!("  clean stop {clean_stop}, weak since {weak}"));
+            line(out, &format!("  clean stop {clean_stop}, weak since {weak}, log segment {log_segment}"));
+            if let Some(why) = refused {
+                line(out, &format!("  REFUSED by the cluster: {why}"));
+            }
         }
         Err(error) => line(out, &format!("  DAMAGED: {}", chain(&error))),
     }

@@ -38,6 +38,12 @@ pub struct HardState {
     pub clean_stop: bool,
     /// Since when something weaker than a sync may have been confirmed; `None` after a full sync.
     pub weak_since: Option<Timestamp>,
+    /// Number of the log's newest segment at the last start: a log whose newest is older is not this node's last one.
+    #[serde(default)]
+    pub log_segment: u64,
+    /// Why the cluster refused this store for good.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 impl HardState {
@@ -119,15 +125,18 @@ pub(crate) mod tests {
             mount_id: "259:1".into(),
             clean_stop: false,
             weak_since: Some(Timestamp::new(1_700_000_000_000_000_000)),
+            log_segment: 4,
+            refused: None,
         }
     }
 
     #[test]
     fn golden_text() {
-        let expected = "headwater-hard-state 1 87d0f08c\n\
+        let expected = "headwater-hard-state 1 a6812d16\n\
             {\n  \"cluster_id\": \"c-1\",\n  \"node_name\": \"n1\",\n  \"node_incarnation\": 77,\n  \
             \"boot_epoch\": 3,\n  \"os_boot_id\": \"b-9\",\n  \"mount_id\": \"259:1\",\n  \
-            \"clean_stop\": false,\n  \"weak_since\": 1700000000000000000\n}";
+            \"clean_stop\": false,\n  \"weak_since\": 1700000000000000000,\n  \
+            \"log_segment\": 4,\n  \"refused\": null\n}";
         assert_eq!(String::from_utf8(sample().encode()).unwrap(), expected);
     }
 

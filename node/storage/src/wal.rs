@@ -414,6 +414,12 @@ impl Wal {
         pinned
     }
 
+    /// Number of the segment that is written to; only ever rises, over restarts too.
+    #[must_use]
+    pub fn newest_segment(&self) -> SegmentSeq {
+        self.shared.state.lock().segments.back().map_or(SegmentSeq::new(0), |segment| segment.header.seq)
+    }
+
     /// Numbers for metrics.
     #[must_use]
     pub fn stats(&self) -> WalStats {

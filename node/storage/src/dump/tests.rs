@@ -94,7 +94,7 @@ fn damage_is_shown_where_it_is_and_the_rest_is_read() {
     disk.flip_bit(Path::new("/store/streams/7/blocks/0000000001.blk"), 4096 + 200, 0);
     disk.flip_bit(Path::new("/store/wal/0000000001.wal"), 4096 + 60, 0);
     let text = inspect(&disk, Path::new("/store"));
-    assert!(text.contains("hard-state (229 bytes)\n  DAMAGED"), "{text}");
+    assert!(text.contains("hard-state (268 bytes)\n  DAMAGED"), "{text}");
     assert!(text.contains("streams/7/checkpoint (120 bytes)\n  DAMAGED"), "{text}");
     assert!(text.contains("BAD frame"), "{text}");
     assert!(text.contains("BAD record"), "{text}");

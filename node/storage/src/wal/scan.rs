@@ -355,6 +355,12 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
                 break;
             }
         };
+        if (bytes.len() as u64) < u64::from(header.len) {
+            // Made this long, and synced, before its name: no crash cuts it.
+            let (expected, found) = (format!("a file of {} bytes", header.len), format!("{} bytes", bytes.len()));
+            damage = damage.or(Some(damaged(bytes.len() as u64, &expected, found)));
+            break;
+        }
         let mut synced = 0;
         let mut records = 0;
         let counts = open_ended.is_none();

@@ -6,7 +6,7 @@
 //! | 8 | 4 | `version` = 1 |
 //! | 12 | 4 | `codec` = 0 (reserved) |
 //! | 16 | 4 | `key_id` = 0 (reserved) |
-//! | 20 | 4 | reserved = 0 |
+//! | 20 | 4 | `len`: bytes the file had when it got this header; it is never shorter. 0 if not said |
 //! | 24 | 8 | `seq`: number of the segment, as in its file name, never reused |
 //! | 32 | 8 | `salt`: drawn anew for every life of the file |
 //! | 40 | 4 | `crc`: CRC32C of bytes 0..40 |
@@ -103,6 +103,8 @@ pub(crate) fn parse_name(name: &str) -> Option<FileName> {
 pub(crate) struct SegmentHeader {
     pub(crate) seq: SegmentSeq,
     pub(crate) salt: u64,
+    /// Length of the file in bytes when it got this header.
+    pub(crate) len: u32,
 }
 
 impl SegmentHeader {
@@ -110,6 +112,7 @@ impl SegmentHeader {
         let mut page = vec![0; HEADER_PAGE as usize];
         page[0..8].copy_from_slice(MAGIC);
         page[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        page[20..24].copy_from_slice(&self.len.to_le_bytes());
         page[24..32].copy_from_slice(&self.seq.get().to_le_bytes());
         page[32..40].copy_from_slice(&self.salt.to_le_bytes());
         let crc = crc32c::crc32c(&page[..CRC_AT]);
@@ -141,7 +144,7 @@ impl SegmentHeader {
         if codec != 0 || key_id != 0 {
             return Err(format!("segment codec and key: expected 0 and 0, found {codec} and {key_id}"));
         }
-        Ok(Self { seq: SegmentSeq(u64_at(page, 24)), salt: u64_at(page, 32) })
+        Ok(Self { seq: SegmentSeq(u64_at(page, 24)), salt: u64_at(page, 32), len: u32_at(page, 20) })
     }
 }
 
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn golden_header() {
-        let page = SegmentHeader { seq: SegmentSeq(7), salt: 0x0102_0304_0506_0708 }.encode();
+        let page = SegmentHeader { seq: SegmentSeq(7), salt: 0x0102_0304_0506_0708, len: 0 }.encode();
         assert_eq!(page.len(), 4096);
         assert_eq!(
             &page[..40],
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_flipped_header_bit_is_named() {
-        let good = SegmentHeader { seq: SegmentSeq(7), salt: 1 };
+        let good = SegmentHeader { seq: SegmentSeq(7), salt: 1, len: 65536 };
         let mut page = good.encode();
         assert_eq!(SegmentHeader::decode(&page), Ok(good));
         for at in 0..HEADER_BYTES {

@@ -361,7 +361,8 @@ impl Shared {
         capacity: u64,
         fill: Fill,
     ) -> io::Result<Prepared> {
-        let header = SegmentHeader { seq, salt: self.salts.draw(seq) };
+        let len = u32::try_from(capacity).unwrap_or(u32::MAX);
+        let header = SegmentHeader { seq, salt: self.salts.draw(seq), len };
         let path = self.path(seq);
         let (from, file) = match spare {
             Some(spare) => {

@@ -93,6 +93,23 @@ fn a_missing_segment_is_corruption() {
 }
 
 #[test]
+fn a_shortened_segment_is_corruption() {
+    let disk = closed_log();
+    for segment in Wal::scan(&disk, &dir(), LastStop::PowerLost).unwrap().segments {
+        for keep in [4096, segment.end, segment.len - 1] {
+            let cut = disk.fork();
+            let path = segment::path(&dir(), segment.segment);
+            let file = cut.open(&path).unwrap();
+            file.set_len(keep).unwrap();
+            match Wal::scan(&cut, &dir(), LastStop::PowerLost).unwrap().end {
+                ScanEnd::Corrupt(damage) => assert_eq!((damage.path, damage.offset), (path, keep)),
+                end => panic!("segment {} cut to {keep}: {end:?}", segment.segment),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_damaged_record_read_later_is_reported_not_returned() {
     let disk = closed_log();
     let (wal, scan) = open(&disk);
