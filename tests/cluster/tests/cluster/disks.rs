@@ -133,6 +133,15 @@ fn b12_older_copy_is_refused_for_good() {
             })
             .await?;
         cluster.kill9(node)?;
+        // In a debug build an assertion in openraft ends a leader that finds a follower's log shorter than it had
+        // acknowledged. Whoever runs the node restarts it.
+        let _may_have_ended = cluster.check_alive();
+        for other in (0..3).filter(|i| *i != node) {
+            if cluster.nodes()[other].pid().is_none() {
+                cluster.restart(other)?;
+                cluster.wait_recovered(other, RECOVERED).await?;
+            }
+        }
         cluster.restart(node)?;
         let said = cluster.ended(node, RECOVERED).await?;
         ensure!(said.contains("put back from an older copy"), "{said}");
