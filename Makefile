@@ -16,7 +16,7 @@ demo: ## three nodes, 100 000 messages, two kill -9, one durability change; coun
 	@tests/tools/rust-toolchain
 	@echo "building headwater (release); the first build may take up to 15 minutes on 2 busy cores"
 	@$(CARGO) build --release --locked -q -p headwater
-	@target/release/headwater demo
+	@$${CARGO_TARGET_DIR:-target}/release/headwater demo
 
 test: ## everything: Rust, cluster, conformance, CLI, API server (see tests/run for the tiers and their budget)
 	@tests/run all
@@ -27,12 +27,12 @@ check: ## the quick one: Rust only
 bench: ## side by side with nats-server on this machine, about 4 minutes after the build
 	@tests/tools/install nats
 	@$(CARGO) build --release --locked -q -p headwater
-	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --headwater target/release/headwater
+	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --headwater $${CARGO_TARGET_DIR:-target}/release/headwater
 
 bench-quick: ## the same in under 3 minutes
 	@tests/tools/install nats
 	@$(CARGO) build --release --locked -q -p headwater
-	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --quick --headwater target/release/headwater
+	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --quick --headwater $${CARGO_TARGET_DIR:-target}/release/headwater
 
 fix: ## format and apply what clippy can mend
 	@$(CARGO) fmt --all
