@@ -190,30 +190,42 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
         ..WalOptions::default()
     };
     let wal_dir = store.join("wal");
+    // Looked at before it is opened, which begins a segment: the next start must find the same.
+    if was_member {
+        let newest = Wal::newest_on_disk(&*disk, &wal_dir)
+            .with_context(|| format!("--store-dir {shown}: the log's folder cannot be read"))?;
+        match newest {
+            None => bail!(lost_log(&shown, "the log is gone, and with it this node's votes")),
+            Some(newest) if newest.get() < state.log_segment => {
+                let had = state.log_segment;
+                bail!(lost_log(
+                    &shown,
+                    &format!("the log ends with segment {newest}, and had segment {had} at the last start")
+                ));
+            }
+            Some(_) => {}
+        }
+    }
     let (wal, scan) = Wal::open(Arc::clone(&disk), &wal_dir, options)
         .with_context(|| format!("--store-dir {shown}: the log cannot be opened (see `headwater inspect {shown}`)"))?;
     tracing::info!(end = ?scan.end, groups = scan.groups.len(), "log scanned");
-    // A node that has lost part of its log may have voted, and confirmed, what it does not know of.
-    let newest = scan.segments.last().map_or(0, |segment| segment.segment.get());
-    let lost = if was_member && scan.segments.is_empty() {
-        Some("the log is gone, and with it this node's votes".to_owned())
-    } else if newest < state.log_segment {
-        Some(format!("the log ends with segment {newest}, and had segment {} at the last start", state.log_segment))
-    } else {
-        let last = |group| wal.group(group).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
-        crate::log_check::check(&*disk, &store, !last_run.weak_since, last).err().map(|lost| lost.to_string())
-    };
-    if let Some(lost) = lost {
-        bail!(
-            "--store-dir {shown}: {lost}. This node must not take part with what is left. Put the log back, or move \
-             the folder away: then the node comes back empty and gets its data from its peers"
-        );
+    let last = |group| wal.group(group).and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
+    if let Err(lost) = crate::log_check::check(&*disk, &store, !last_run.weak_since, last) {
+        bail!(lost_log(&shown, &lost.to_string()));
     }
     let state = HardState { log_segment: wal.newest_segment().get(), ..state };
     state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
     let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
     let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
     Ok(OpenedStore { identity, disk, wal, flusher, last_run })
+}
+
+/// A node that has lost part of its log may have voted, and confirmed, what it does not know of.
+fn lost_log(store: &str, why: &str) -> String {
+    format!(
+        "--store-dir {store}: {why}. This node must not take part with what is left. Put the log back, or move the \
+         folder away: then the node comes back empty and gets its data from its peers"
+    )
 }
 
 /// The meta replica's phases: it always replays its own synced log.

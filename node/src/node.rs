@@ -556,9 +556,12 @@ async fn tick(context: Arc<Context>) {
 }
 
 /// A token that SIGTERM or Ctrl-C cancels, from now on.
-fn stop_signal() -> anyhow::Result<CancellationToken> {
+pub(crate) fn stop_signal() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
+        signal(SignalKind::interrupt()).context("cannot catch Ctrl-C")?,
+    );
     let token = CancellationToken::new();
     let stop = token.clone();
     tokio::spawn(async move {

@@ -16,9 +16,10 @@ use self::live::{Live, Progress, grouped};
 use self::load::{Load, connect_only};
 use super::dev::keeper::Keeper;
 use super::dev::manifests::Manifests;
-use super::dev::{members, reconciler, stop_signal, wait_until_ready};
+use super::dev::{members, reconciler, wait_until_ready};
 use super::local::{LocalCluster, free_base_port};
 use super::recovery::{self, Seen};
+use crate::node::stop_signal;
 use crate::planner::{AdminClient, Member};
 
 const MANIFEST: &str = include_str!("../../../examples/orders.yaml");

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
 use self::manifests::{ManifestFiles, Manifests};
@@ -21,8 +20,8 @@ const PACE: Duration = Duration::from_millis(500);
 const SETTLED_PACE: Duration = Duration::from_secs(3);
 /// How long the nodes have to become ready.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long they have to stop; a node's own grace is 8 s.
-const STOP_PATIENCE: Duration = Duration::from_secs(12);
+/// How long they have to stop; a node's own grace is 25 s, and it takes a fraction of a second.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause before a node that ended by itself is started again: the first, and the longest.
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// A node that ran this long before it ended is started again after the first pause.
@@ -46,7 +45,7 @@ pub(crate) struct DevArgs {
 }
 
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
-    let stop = stop_signal()?;
+    let stop = crate::node::stop_signal()?;
     let dir = match args.dir {
         Some(dir) => dir,
         None => default_dir()?,
@@ -228,23 +227,6 @@ fn tend(cluster: &mut LocalCluster, nurses: &mut [Nurse]) -> anyhow::Result<()> 
         }
     }
     Ok(())
-}
-
-/// Ctrl-C and SIGTERM.
-pub(crate) fn stop_signal() -> anyhow::Result<CancellationToken> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut term = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch Ctrl-C")?;
-    let token = CancellationToken::new();
-    let stop = token.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        stop.cancel();
-    });
-    Ok(token)
 }
 
 fn default_dir() -> anyhow::Result<PathBuf> {

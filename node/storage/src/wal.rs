@@ -414,6 +414,18 @@ impl Wal {
         pinned
     }
 
+    /// The highest segment number in `dir`, by names only; `None` if it holds no segment or is not there.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn newest_on_disk(disk: &dyn Disk, dir: &Path) -> std::io::Result<Option<SegmentSeq>> {
+        match scan::list(disk, dir) {
+            Ok((live, _)) => Ok(live.last().copied()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Number of the segment that is written to; only ever rises, over restarts too.
     #[must_use]
     pub fn newest_segment(&self) -> SegmentSeq {
