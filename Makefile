@@ -14,7 +14,7 @@ help: ## list the targets
 
 demo: ## three nodes, 100 000 messages, two kill -9, one durability change; counts what was lost
 	@tests/tools/rust-toolchain
-	@echo "building headwater (release); the first build may take up to 15 minutes on 2 busy cores"
+	@echo "building headwater (release); the first build takes about 5 minutes on 2 cores, up to 15 on busy ones"
 	@$(CARGO) build --release --locked -q -p headwater
 	@$${CARGO_TARGET_DIR:-target}/release/headwater demo
 

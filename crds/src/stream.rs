@@ -78,7 +78,11 @@ use crate::status::StreamStatus;
         "(has(self.spec.name) ? self.spec.name : self.metadata.name) == (has(oldSelf.spec.name) ? oldSelf.spec.name : oldSelf.metadata.name)"
     ).message("spec.name is immutable: a stream is never renamed; create another Stream and delete this one"),
     validation = Rule::new("has(self.spec.name) || !self.metadata.name.contains('.')")
-        .message("spec.name is required when metadata.name contains a dot, because a stream name may not")
+        .message("spec.name is required when metadata.name contains a dot, because a stream name may not"),
+    // Free until the stream has the number; an adopted stream's own number may be written down later, too.
+    validation = Rule::new(
+        "(has(self.spec.replicas) ? self.spec.replicas : 1) == (has(oldSelf.spec.replicas) ? oldSelf.spec.replicas : 1) || !has(oldSelf.status) || !has(oldSelf.status.lastApplied) || (has(self.spec.replicas) && has(oldSelf.status.leader) && has(oldSelf.status.replicas) && self.spec.replicas == size(oldSelf.status.replicas))"
+    ).message("spec.replicas cannot change yet; create another Stream").field_path(".spec.replicas")
 )]
 #[x_kube(
     validation = Rule::new(
@@ -143,7 +147,8 @@ pub struct StreamSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
 
-    /// Number of copies, 1 to 5; odd numbers tolerate most for their cost. Default: 1.
+    /// Number of copies, 1 to 5; odd numbers tolerate most for their cost. Cannot change yet once the stream exists.
+    /// Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5))]
     pub replicas: Option<i32>,

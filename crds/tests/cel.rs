@@ -117,6 +117,51 @@ fn what_may_change_and_what_may_not() {
     }
 }
 
+/// Once a stream exists, its number of copies stays, and may be written down as what it is.
+#[test]
+fn replicas_stay_once_the_stream_exists() {
+    let replica = |n| json!({"node": format!("n{n}"), "role": "Follower", "phase": "Recovered"});
+    let status = |count| {
+        json!({
+            "lastApplied": {"configHash": "0", "time": "2026-01-01T00:00:00Z"},
+            "leader": "n1", "replicas": (0..count).map(replica).collect::<Vec<_>>(),
+        })
+    };
+    let refused = "spec.replicas cannot change yet";
+    let leaderless = json!({"lastApplied": status(0)["lastApplied"], "replicas": status(2)["replicas"]});
+    for (old, status, new, expected) in [
+        (json!({"replicas": 3}), status(3), json!({"replicas": 5}), refused),
+        (json!({"replicas": 3}), status(3), json!({"replicas": 1}), refused),
+        (json!({"replicas": 3}), status(3), json!({}), refused),
+        (json!({}), status(1), json!({"replicas": 3}), refused),
+        (json!({"replicas": 3}), status(3), json!({"replicas": 3, "maxMsgs": 1}), ""),
+        (json!({}), status(1), json!({"replicas": 1}), ""),
+        (json!({"replicas": 1}), status(1), json!({}), ""),
+        // Adopted with three copies, of which the spec said nothing.
+        (json!({}), status(3), json!({"replicas": 3}), ""),
+        (json!({}), status(3), json!({"replicas": 2}), refused),
+        // Without a leader the list may lack some.
+        (json!({"replicas": 3}), leaderless, json!({"replicas": 2}), refused),
+        // Not made yet: too few nodes, or refused by the server.
+        (json!({"replicas": 5}), json!({"conditions": []}), json!({"replicas": 3}), ""),
+        (json!({"replicas": 5}), Value::Null, json!({"replicas": 3}), ""),
+    ] {
+        let with = |spec: &Value| {
+            let mut object = stream("s", spec);
+            if !status.is_null() {
+                object["status"] = status.clone();
+            }
+            object
+        };
+        let verdict = verdict(&crd::stream(), &with(&new), Some(&with(&old)));
+        if expected.is_empty() {
+            assert_eq!(verdict, "", "{old} to {new}");
+        } else {
+            assert!(verdict.contains(expected), "{old} to {new}: {verdict:?}");
+        }
+    }
+}
+
 #[test]
 fn a_cluster_names_its_nodes() {
     let cluster = |spec: Value| {
@@ -148,6 +193,6 @@ fn the_number_of_rules_is_the_number_tested() {
             _ => 0,
         }
     }
-    assert_eq!(count(&schema(&crd::stream())), 16);
+    assert_eq!(count(&schema(&crd::stream())), 17);
     assert_eq!(count(&schema(&crd::cluster())), 1);
 }

@@ -4,15 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Deserialize;
 
 /// What `headwater node` takes. A flag wins over its environment variable, that over the file.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct NodeArgs {
     /// Read settings from this TOML file; keys are the flags' names without the dashes in front
     #[arg(long, env = "HEADWATER_CONFIG", value_name = "FILE")]
-    #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
     /// The node's name, unique in the cluster and the same at every start
     #[arg(long, env = "HEADWATER_NAME", value_name = "NAME")]
@@ -38,12 +35,13 @@ pub(crate) struct NodeArgs {
     /// HOST:PORT that other nodes are told to use for this node [default: its address in --peers, or the cluster address]
     #[arg(long, env = "HEADWATER_CLUSTER_ADVERTISE", value_name = "HOST:PORT")]
     pub(crate) cluster_advertise: Option<String>,
-    /// File with the token that changing admin calls must carry; without it only loopback may make them
+    /// File with the token that changing admin calls must carry; without it they must come from this machine, by a
+    /// loopback name, and not from a web page
     #[arg(long, env = "HEADWATER_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<String>,
     /// Largest message payload in bytes [default: 1048576]
-    #[arg(long, env = "HEADWATER_MAX_PAYLOAD", value_name = "BYTES")]
-    #[serde(deserialize_with = "number_or_text")]
+    // A negative number is no flag, and its refusal comes with those of the others.
+    #[arg(long, env = "HEADWATER_MAX_PAYLOAD", value_name = "BYTES", allow_negative_numbers = true)]
     pub(crate) max_payload: Option<String>,
 }
 
@@ -75,17 +73,103 @@ const MAX_PAYLOAD_LIMIT: u64 = 32 << 20;
 
 /// Reads the file, if one is named, beneath the flags. `Err` lists every problem.
 pub(crate) fn load(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
-    let merged = match &args.config {
-        None => args,
-        Some(path) => {
-            let shown = path.display();
-            let text = read_file(path).map_err(|e| vec![format!("--config {shown}: {e}")])?;
-            let file: NodeArgs =
-                toml::from_str(&text).map_err(|e| vec![format!("--config {shown}: {}", e.to_string().trim_end())])?;
-            overlay(args, file)
+    let Some(path) = args.config.clone() else { return validate(args) };
+    let File { settings, mut problems, bad } = from_file(&path);
+    match validate(overlay(args, settings)) {
+        Ok(config) if problems.is_empty() => Ok(config),
+        Ok(_) => Err(problems),
+        Err(others) => {
+            // What the file says and cannot be read is told above; it is not missing.
+            let told = |problem: &String| {
+                let flag = problem.split([' ', ':']).next().unwrap_or_default();
+                bad.all_missing && problem.contains(": missing")
+                    || bad.keys.iter().any(|key| flag == format!("--{key}"))
+            };
+            problems.extend(others.into_iter().filter(|problem| !told(problem)));
+            Err(problems)
+        }
+    }
+}
+
+/// What a settings file came to.
+#[derive(Default)]
+struct File {
+    settings: NodeArgs,
+    problems: Vec<String>,
+    bad: Bad,
+}
+
+/// What a settings file says in a way that cannot be used.
+#[derive(Default)]
+struct Bad {
+    keys: Vec<String>,
+    /// The whole file.
+    all_missing: bool,
+}
+
+fn from_file(path: &Path) -> File {
+    let mut file = File::default();
+    let text = read_file(path).map_err(|e| e.to_string());
+    let table = text.and_then(|text| text.parse::<toml::Table>().map_err(|e| e.to_string().trim_end().to_owned()));
+    let shown = path.display();
+    let table = match table {
+        Ok(table) => table,
+        Err(why) => {
+            file.problems.push(format!("--config {shown}: {why}"));
+            file.bad.all_missing = true;
+            return file;
         }
     };
-    validate(merged)
+    for (key, value) in table {
+        let mut fields = file.settings.fields();
+        let known = fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let Some((name, field)) = fields.iter_mut().find(|(name, _)| *name == key) else {
+            file.problems.push(format!("--config {shown}: {key}: unknown key; there are {known}"));
+            continue;
+        };
+        match value {
+            toml::Value::String(text) => **field = Some(text),
+            // What is wrong with the number is told with all the rest.
+            toml::Value::Integer(number) if *name == "max-payload" => **field = Some(number.to_string()),
+            other => {
+                let kind = if *name == "max-payload" { "a number" } else { "text in quotes" };
+                file.problems.push(format!("--config {shown}: {key}: must be {kind}, not {}", other.type_str()));
+                file.bad.keys.push(key);
+            }
+        }
+    }
+    file
+}
+
+impl NodeArgs {
+    /// Every setting that a file may hold, by its key.
+    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 10] {
+        let Self {
+            config: _,
+            name,
+            listen,
+            http,
+            cluster_listen,
+            peers,
+            store_dir,
+            client_advertise,
+            cluster_advertise,
+            admin_token_file,
+            max_payload,
+        } = self;
+        [
+            ("name", name),
+            ("listen", listen),
+            ("http", http),
+            ("cluster-listen", cluster_listen),
+            ("peers", peers),
+            ("store-dir", store_dir),
+            ("client-advertise", client_advertise),
+            ("cluster-advertise", cluster_advertise),
+            ("admin-token-file", admin_token_file),
+            ("max-payload", max_payload),
+        ]
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "settings are read once at start, not through the store's disk")]
@@ -93,20 +177,13 @@ fn read_file(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-fn overlay(top: NodeArgs, base: NodeArgs) -> NodeArgs {
-    NodeArgs {
-        config: top.config,
-        name: top.name.or(base.name),
-        listen: top.listen.or(base.listen),
-        http: top.http.or(base.http),
-        cluster_listen: top.cluster_listen.or(base.cluster_listen),
-        peers: top.peers.or(base.peers),
-        store_dir: top.store_dir.or(base.store_dir),
-        client_advertise: top.client_advertise.or(base.client_advertise),
-        cluster_advertise: top.cluster_advertise.or(base.cluster_advertise),
-        admin_token_file: top.admin_token_file.or(base.admin_token_file),
-        max_payload: top.max_payload.or(base.max_payload),
+fn overlay(mut top: NodeArgs, mut base: NodeArgs) -> NodeArgs {
+    for ((_, top), (_, base)) in top.fields().into_iter().zip(base.fields()) {
+        if top.is_none() {
+            *top = base.take();
+        }
     }
+    top
 }
 
 fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
@@ -217,20 +294,6 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
     }
 }
 
-/// The file may say a number, as TOML has them; what is wrong with it is told with all the rest.
-fn number_or_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Number(i64),
-        Text(String),
-    }
-    Ok(Some(match Either::deserialize(from)? {
-        Either::Number(n) => n.to_string(),
-        Either::Text(text) => text,
-    }))
-}
-
 fn host_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0))
 }
@@ -266,11 +329,51 @@ mod tests {
         let path = dir.path().join("n.toml");
         std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\n")
             .unwrap();
-        let config =
-            load(NodeArgs { config: Some(path.clone()), name: Some("flag".into()), ..NodeArgs::default() }).unwrap();
+        let config = load(NodeArgs { config: Some(path), name: Some("flag".into()), ..NodeArgs::default() }).unwrap();
         assert_eq!((config.name.as_str(), config.listen.port(), config.max_payload), ("flag", 5000, 4096));
-        std::fs::write(&path, "nam = \"x\"").unwrap();
-        let problems = load(NodeArgs { config: Some(path), ..NodeArgs::default() }).unwrap_err();
-        assert!(problems[0].contains("nam"), "{problems:?}");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a settings file, not a store")]
+    fn what_is_wrong_with_the_file_hides_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n.toml");
+        let problems = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            load(NodeArgs { config: Some(path.clone()), http: Some("x".into()), ..NodeArgs::default() }).unwrap_err()
+        };
+        let told =
+            problems("name = 5\nlisten = \"foo\"\nbogus = true\nmax-payload = [1]\nstore_dir = \"/tmp/x\"\n[nats]\n");
+        for (part, count) in [
+            (": name: must be text in quotes, not integer", 1),
+            (": max-payload: must be a number, not array", 1),
+            (": bogus: unknown key; there are name, listen, ", 1),
+            (": store_dir: unknown key", 1),
+            (": nats: unknown key", 1),
+            ("--listen \"foo\"", 1),
+            ("--http \"x\"", 1),
+            ("--store-dir: missing", 1),
+            ("--name", 0),
+            ("--max-payload", 0),
+        ] {
+            assert_eq!(told.iter().filter(|p| p.contains(part)).count(), count, "{part} in {told:#?}");
+        }
+        let told = problems("= = =");
+        assert!(told.len() == 2 && told[0].starts_with("--config") && told[1].starts_with("--http"), "{told:#?}");
+    }
+
+    #[test]
+    fn a_negative_number_is_a_value_and_told_with_the_rest() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Cli {
+            #[command(flatten)]
+            node: NodeArgs,
+        }
+        let cli = Cli::try_parse_from(["headwater", "--max-payload", "-1", "--listen", "x"]).unwrap();
+        let problems = load(cli.node).unwrap_err();
+        for flag in ["--max-payload \"-1\"", "--listen \"x\"", "--name"] {
+            assert!(problems.iter().any(|p| p.starts_with(flag)), "{flag} in {problems:?}");
+        }
     }
 }

@@ -20,8 +20,13 @@ pub(crate) async fn hand_over(
 ) -> Result<(), &'static str> {
     // A name nobody has becomes 0, which is nobody's id.
     let preferred = preferred.map(|name| context.meta.read(|c| c.node(name).map_or(0, |n| n.incarnation.get())));
-    let able = |id: u64| context.transport.is_up(id) && !context.is_leaving(id);
-    let to = successor(&raft.state(), raft.raft_id(), preferred, able).ok_or("no follower that is up can take over")?;
+    let able = |id: u64| {
+        let node = context.node_of(id);
+        context.transport.is_up(node) && !context.is_leaving(node)
+    };
+    let wanted = |id: u64| preferred.is_none_or(|node| node == context.node_of(id));
+    let fit = |id: u64| wanted(id) && able(id);
+    let to = successor(&raft.state(), raft.raft_id(), fit).ok_or("no follower that is up can take over")?;
     let lost = async {
         while able(to) {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -37,10 +42,10 @@ pub(crate) async fn hand_over(
     }
 }
 
-/// The voter to hand over to: the wanted one, or whoever has most of the log, if it is able.
-fn successor(state: &GroupState, own: u64, preferred: Option<u64>, able: impl Fn(u64) -> bool) -> Option<u64> {
+/// The voter to hand over to: of those that are fit for it, whoever has most of the log.
+fn successor(state: &GroupState, own: u64, fit: impl Fn(u64) -> bool) -> Option<u64> {
     let matched = |id: u64| state.matched.iter().find(|(m, _)| *m == id).map_or(0, |(_, at)| *at);
-    let fit = |id: &u64| *id != own && preferred.is_none_or(|wanted| wanted == *id) && able(*id);
+    let fit = |id: &u64| *id != own && fit(*id);
     state.members.voters().into_iter().filter(fit).max_by_key(|id| (matched(*id), std::cmp::Reverse(*id)))
 }
 
@@ -64,10 +69,10 @@ mod tests {
             heard_ms: Vec::new(),
             quorum_ack_ms: None,
         };
-        assert_eq!(successor(&state, 1, None, |_| true), Some(3));
-        assert_eq!(successor(&state, 1, None, |id| id != 3), Some(2));
-        assert_eq!(successor(&state, 1, Some(2), |_| true), Some(2), "the wanted one, though it is behind");
-        assert_eq!(successor(&state, 1, Some(4), |_| true), None, "a learner cannot lead");
-        assert_eq!(successor(&state, 1, None, |_| false), None);
+        assert_eq!(successor(&state, 1, |_| true), Some(3));
+        assert_eq!(successor(&state, 1, |id| id != 3), Some(2));
+        assert_eq!(successor(&state, 1, |id| id == 2), Some(2), "the wanted one, though it is behind");
+        assert_eq!(successor(&state, 1, |id| id == 4), None, "a learner cannot lead");
+        assert_eq!(successor(&state, 1, |_| false), None);
     }
 }

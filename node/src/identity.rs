@@ -8,7 +8,7 @@ use headwater_core::recovery::{PhaseLatch, RecoveryPlan};
 use headwater_storage::disk::{Disk, LockGuard, RealDisk};
 use headwater_storage::flusher::Flusher;
 use headwater_storage::hard_state::{HardState, lock_store};
-use headwater_storage::wal::{LastStop, Wal, WalOptions};
+use headwater_storage::wal::{LastStop, LogEnd, Wal, WalOptions};
 use parking_lot::Mutex;
 
 use crate::config::NodeConfig;
@@ -42,6 +42,8 @@ pub(crate) struct OpenedStore {
     pub(crate) wal: Wal,
     pub(crate) flusher: Flusher,
     pub(crate) last_run: LastRunFacts,
+    /// Where the log's records ended.
+    pub(crate) log_end: Option<LogEnd>,
 }
 
 impl Identity {
@@ -158,10 +160,15 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
             ..s
         },
         None => {
-            if !disk.list(&store.join("wal")).map_or(true, |l| l.is_empty()) {
-                bail!(
-                    "--store-dir {shown}: there is a log but no hard state; put the file back, or move the folder away"
-                );
+            // A new node has none of these; with somebody's left-overs it would serve messages of another life.
+            for left in ["wal", "meta", "streams", "replicas"] {
+                if !disk.list(&store.join(left)).map_or(true, |l| l.is_empty()) {
+                    bail!(
+                        "--store-dir {shown}: there is a {left} folder but no hard state; put the file {:?} back, or move \
+                         the folder away",
+                        headwater_storage::hard_state::HARD_STATE_FILE
+                    );
+                }
             }
             HardState {
                 cluster_id: None,
@@ -217,7 +224,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
     let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
     let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
-    Ok(OpenedStore { identity, disk, wal, flusher, last_run })
+    Ok(OpenedStore { identity, disk, wal, flusher, last_run, log_end: scan.end_of_records() })
 }
 
 /// A node that has lost part of its log may have voted, and confirmed, what it does not know of.

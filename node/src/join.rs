@@ -8,6 +8,7 @@ use anyhow::bail;
 use bytes::Bytes;
 use headwater_core::catalog::{CatalogCommand, CatalogResponse, NodeState, Replica};
 use headwater_core::durability::SyncMode;
+use headwater_core::ids::{RaftNodeId, StreamId};
 use serde::{Deserialize, Serialize};
 
 use crate::meta::{self, bootstrap, membership};
@@ -160,7 +161,7 @@ pub(crate) async fn serve_join(context: &Arc<Context>, body: Bytes) -> Result<Ve
         .ok_or("the link back to the joining node is not up yet")?;
     let command = CatalogCommand::RegisterNode {
         name: headwater_core::catalog::NodeName::new(hello.node_name.clone()),
-        incarnation: headwater_core::ids::RaftNodeId::new(hello.node_id),
+        incarnation: RaftNodeId::new(hello.node_id),
         addresses: headwater_core::catalog::Addresses {
             client: hello.client_addr.clone(),
             cluster: hello.cluster_addr.clone(),
@@ -280,12 +281,12 @@ async fn keep_stream_members(context: &Arc<Context>) {
                 |r: &Replica| c.node(&r.node).filter(|n| n.state != NodeState::Removed).map(|n| n.incarnation);
             c.streams()
                 .filter(|s| s.replicas.len() > 1)
-                .filter(|s| s.replicas.iter().any(|r| current(r).is_some_and(|id| id != r.raft_id)))
+                .filter(|s| s.replicas.iter().any(|r| current(r).is_some_and(|id| id != s.incarnation_of(r))))
                 .map(|s| {
-                    let replicas = s
-                        .replicas
-                        .iter()
-                        .map(|r| Replica { node: r.node.clone(), raft_id: current(r).unwrap_or(r.raft_id) });
+                    let replicas = s.replicas.iter().map(|r| match current(r) {
+                        Some(id) if id != s.incarnation_of(r) => Replica { node: r.node.clone(), raft_id: id },
+                        _ => r.clone(),
+                    });
                     (s.id, replicas.collect::<Vec<_>>())
                 })
                 .collect::<Vec<_>>()
@@ -302,7 +303,25 @@ async fn keep_stream_members(context: &Arc<Context>) {
                 .map(|s| s.replicas.iter().map(|r| r.raft_id.get()).collect())
                 .unwrap_or_default()
         });
-        change(&raft, &raft.state(), &wanted, &replica.spec.name).await;
+        let state = raft.state();
+        change(&raft, &state, &wanted, &replica.spec.name).await;
+        say_who_votes(context, replica.spec.stream, &state).await;
+    }
+}
+
+/// Members that rejoined and vote by now count again when another wants to rejoin.
+async fn say_who_votes(context: &Context, id: StreamId, state: &crate::raft::GroupState) {
+    if state.members.is_joint() {
+        return;
+    }
+    let voters = state.members.voters();
+    let new: Vec<RaftNodeId> = context.meta.read(|c| {
+        let rejoined = c.stream(id).map(|entry| entry.rejoined.clone()).unwrap_or_default();
+        rejoined.into_iter().filter(|(id, r)| !r.votes && voters.contains(&id.get())).map(|(id, _)| id).collect()
+    });
+    for raft_id in new {
+        // Said again in a second if it did not take.
+        let _again = context.meta.write(None, CatalogCommand::MemberVotes { id, raft_id }).await;
     }
 }
 

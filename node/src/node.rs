@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::join_all;
-use headwater_core::catalog::{Addresses, CatalogCommand, CatalogRefusal, CatalogResponse, NodeName};
+use headwater_core::catalog::{Addresses, CatalogCommand, CatalogRefusal, CatalogResponse, NodeName, StreamEntry};
 use headwater_core::ids::{Generation, RaftNodeId, StreamId};
 use headwater_protocol::api::stream::StreamInfo;
 use headwater_storage::disk::Disk;
 use headwater_storage::flusher::Flusher;
-use headwater_storage::wal::Wal;
-use parking_lot::Mutex;
+use headwater_storage::wal::{LogEnd, Wal};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ pub(crate) use crate::stream::Owner;
 use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
 use crate::stream::forward::{AckBuilder, Fate, Forwarded};
 use crate::stream::{self, Streams};
-use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Respond, Target, Transport};
+use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Refusal, Respond, Target, Transport};
 
 /// The only account at this stage.
 pub(crate) const ACCOUNT: &str = "$G";
@@ -51,6 +51,8 @@ mod kind {
     pub(super) const DRAINED: u8 = 0x28;
     /// The sender is about to stop: it takes no leadership any more.
     pub(super) const LEAVING: u8 = 0x2d;
+    /// `boot epoch u64 | segment u64 | offset u64`: up to here the sender's log is synced.
+    pub(super) const SYNCED: u8 = 0x2e;
     /// A stream's name; answered by its description from its leader.
     pub(super) const STREAM_INFO: u8 = 0x2b;
 }
@@ -71,6 +73,7 @@ pub(crate) struct Context {
     pub(crate) receiver: Receiver,
     pub(crate) meta: Meta,
     pub(crate) streams: Streams,
+    pub(crate) members: Arc<MemberNodes>,
     pub(crate) forwards: Forwards,
     pub(crate) runtime: tokio::runtime::Handle,
     /// The catalogue or a leadership changed: look at what is open and what is configured.
@@ -80,6 +83,8 @@ pub(crate) struct Context {
     heard_changed: Notify,
     /// Peers that said they are about to stop.
     leaving: Mutex<BTreeSet<NodeId>>,
+    /// How far the logs of peers were synced, as they said: a log that ends before that has lost records, or is a copy.
+    logs_seen: Mutex<BTreeMap<NodeId, LogSeen>>,
     api_total: AtomicU64,
     api_errors: AtomicU64,
     /// The routes of the admin API, once it is served: peers call them too.
@@ -98,9 +103,21 @@ impl Context {
         self.changed.notify_one();
     }
 
-    /// Node names by incarnation.
+    /// The node that a group's member is on.
+    pub(crate) fn node_of(&self, raft_id: u64) -> NodeId {
+        self.members.node_of(raft_id)
+    }
+
+    /// Node names by incarnation, and by the Raft ids of replicas that have rejoined.
     pub(crate) fn node_names(&self) -> HashMap<NodeId, String> {
-        self.meta.read(|c| c.nodes().map(|n| (n.incarnation.get(), n.name.as_str().to_owned())).collect())
+        let mut names: HashMap<NodeId, String> =
+            self.meta.read(|c| c.nodes().map(|n| (n.incarnation.get(), n.name.as_str().to_owned())).collect());
+        for (id, node) in &*self.members.0.read() {
+            if let Some(name) = names.get(node).cloned() {
+                names.insert(*id, name);
+            }
+        }
+        names
     }
 
     pub(crate) fn is_clustered(&self) -> bool {
@@ -168,6 +185,19 @@ impl Context {
         let _down = self.transport.send(leader, kind::DRAINED, &[out.freeze()]);
     }
 
+    /// Tells every peer how far this node's log is synced: whoever hears it will not accept less of it later.
+    fn tell_synced(&self, end: LogEnd) {
+        let mut out = BytesMut::with_capacity(24);
+        for n in [self.identity.boot_epoch(), end.segment, end.offset] {
+            out.put_u64_le(n);
+        }
+        let out = out.freeze();
+        for peer in self.transport.peers() {
+            // A peer that is down hears it when it comes up.
+            let _down = self.transport.send(peer.node_id, kind::SYNCED, std::slice::from_ref(&out));
+        }
+    }
+
     pub(crate) async fn ask_stream_info(&self, node: NodeId, stream: &str) -> Option<StreamInfo> {
         let name = Bytes::copy_from_slice(stream.as_bytes());
         let body = self.transport.request(node, kind::STREAM_INFO, &[name], Duration::from_secs(2)).await.ok()?;
@@ -209,10 +239,9 @@ impl Context {
     /// The cluster remembers more than this disk holds: nothing here may vote or serve.
     pub(crate) async fn quarantine(&self, why: &str) {
         for replica in self.streams.all_local() {
-            let mut inner = replica.lock();
-            replica.fail(&mut inner, format!("quarantined: {why}"));
+            replica.quarantine(&mut replica.lock(), why);
         }
-        self.meta.replica.fail(why.to_owned());
+        self.meta.replica.quarantine(why);
         if let Some(raft) = self.meta.raft() {
             raft.shutdown().await;
         }
@@ -241,18 +270,66 @@ impl Context {
     }
 }
 
-struct Ids;
+/// What a peer said of its log in one of its boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LogSeen {
+    boot_epoch: u64,
+    synced: (u64, u64),
+}
 
-impl Directory for Ids {
+impl LogSeen {
+    /// Why a later boot of the peer cannot be trusted, if its log ends before what was synced.
+    fn contradicts(&self, peer: &PeerHello) -> Option<String> {
+        let ends = peer.log_end.unwrap_or((0, 0));
+        (peer.boot_epoch != self.boot_epoch && ends < self.synced).then(|| {
+            let at = |(segment, offset): (u64, u64)| match offset {
+                u64::MAX => format!("the end of segment {segment}"),
+                _ => format!("byte {offset} of segment {segment}"),
+            };
+            format!(
+                "its log ends at {}, and was synced up to {}: it was put back from an older copy, or has lost records",
+                at(ends),
+                at(self.synced)
+            )
+        })
+    }
+}
+
+/// Which node a member of a group is on. Its Raft id is the node's incarnation, unless it has rejoined: those are here.
+#[derive(Default)]
+pub(crate) struct MemberNodes(RwLock<HashMap<u64, NodeId>>);
+
+impl MemberNodes {
+    /// Takes in what the catalogue says of a stream.
+    pub(crate) fn know(&self, entry: &StreamEntry) {
+        if !entry.rejoined.is_empty() {
+            let mut known = self.0.write();
+            known.extend(entry.rejoined.iter().map(|(id, rejoined)| (id.get(), rejoined.incarnation.get())));
+        }
+    }
+
+    fn node_of(&self, raft_id: u64) -> NodeId {
+        self.0.read().get(&raft_id).copied().unwrap_or(raft_id)
+    }
+}
+
+impl Directory for MemberNodes {
     fn node_of(&self, _group: u64, raft_id: u64) -> Option<NodeId> {
-        // A replica's Raft id is its node's incarnation.
-        Some(raft_id)
+        Some(MemberNodes::node_of(self, raft_id))
     }
 }
 
 /// Messages from peers, sorted to whom they belong. The context is set once it exists.
 #[derive(Default)]
-struct Peers(OnceLock<Arc<Context>>, OnceLock<(Arc<Identity>, NodeConfig)>);
+struct Peers(OnceLock<Arc<Context>>, OnceLock<Local>);
+
+/// What is known of this node before its context exists.
+struct Local {
+    identity: Arc<Identity>,
+    config: NodeConfig,
+    last_boot_epoch: u64,
+    log_end: Option<LogEnd>,
+}
 
 impl Peers {
     fn context(&self) -> Option<&Arc<Context>> {
@@ -262,12 +339,15 @@ impl Peers {
 
 impl PeerHandler for Peers {
     fn local_hello(&self) -> LocalHello {
-        let (identity, config) = self.1.get().expect("set before the transport starts");
+        let Local { identity, config, last_boot_epoch, log_end } =
+            self.1.get().expect("set before the transport starts");
         LocalHello {
             cluster_id: identity.cluster_id(),
             node_name: config.name.clone(),
             node_id: identity.node_id(),
             boot_epoch: identity.boot_epoch(),
+            last_boot_epoch: Some(*last_boot_epoch),
+            log_end: log_end.map(|end| (end.segment, end.offset)),
             client_addr: config.client_advertise.clone(),
             cluster_addr: config.cluster_advertise.clone(),
             http_addr: config.http.to_string(),
@@ -276,15 +356,38 @@ impl PeerHandler for Peers {
         }
     }
 
-    fn on_hello(&self, peer: &PeerHello) -> Result<(), String> {
-        let (identity, config) = self.1.get().expect("set before the transport starts");
+    fn on_hello(&self, peer: &PeerHello) -> Result<(), Refusal> {
+        let Local { identity, config, .. } = self.1.get().expect("set before the transport starts");
         if peer.node_name == config.name {
-            return Err(format!("two nodes are called {:?}", peer.node_name));
+            return Err(format!("two nodes are called {:?}", peer.node_name).into());
         }
         match (identity.cluster_id(), &peer.cluster_id) {
-            (Some(ours), Some(theirs)) if ours != *theirs => Err(format!("cluster {theirs} is not ours, {ours}")),
-            _ => Ok(()),
+            (Some(ours), Some(theirs)) if ours != *theirs => {
+                return Err(format!("cluster {theirs} is not ours, {ours}").into());
+            }
+            // An empty node votes nowhere yet; what it may join as is decided when it asks.
+            (_, None) => return Ok(()),
+            _ => {}
         }
+        // Before it can vote: a disk that has forgotten a vote could give it twice.
+        let Some(context) = self.context() else { return Ok(()) };
+        let (name, id) = (NodeName::new(peer.node_name.clone()), RaftNodeId::new(peer.node_id));
+        let admitted = context.meta.read(|c| c.admits(&name, id, peer.boot_epoch, peer.last_boot_epoch));
+        let seen = context.logs_seen.lock().get(&peer.node_id).copied();
+        let lost = seen.and_then(|seen| seen.contradicts(peer));
+        let why = admitted.err().map(|refusal| refusal.to_string()).or(lost);
+        why.map_or(Ok(()), |why| Err(Refusal { why, for_good: true }))
+    }
+
+    fn on_banned(&self, why: &str) {
+        let Some(context) = self.context().cloned() else { return };
+        if context.meta.replica.failure().is_some() {
+            return;
+        }
+        context.identity.refuse(why);
+        tracing::error!(why, "the cluster refuses this node: it serves nothing");
+        let why = why.to_owned();
+        tokio::spawn(async move { context.quarantine(&why).await });
     }
 
     fn on_up(&self, peer: &PeerHello) {
@@ -337,6 +440,13 @@ impl PeerHandler for Peers {
             kind::LEAVING => {
                 context.leaving.lock().insert(from);
             }
+            kind::SYNCED => {
+                if let (Some(boot_epoch), Some(segment), Some(offset)) = (n(0), n(8), n(16)) {
+                    let now = LogSeen { boot_epoch, synced: (segment, offset) };
+                    context.logs_seen.lock().insert(from, now);
+                }
+            }
+            stream::rejoin::kind::START_OVER => stream::rejoin::on_start_over(context, &body),
             kind::DRAINED => {
                 if let (Some(stream), Some(generation), Some(replica)) = (n(0), n(8), n(16))
                     && let Some(leader) = context.streams.local(stream).filter(|r| r.leads())
@@ -364,6 +474,7 @@ impl PeerHandler for Peers {
             jetstream::kind::API_CALL => {
                 tokio::spawn(async move { respond.send(jetstream::serve_api_call(&context, body).await) });
             }
+            stream::rejoin::kind::STANDING => respond.send(stream::rejoin::serve_standing(&context, &body)),
             kind::STREAM_INFO => {
                 let name = String::from_utf8_lossy(&body).into_owned();
                 let info = jetstream::streams::serve_info(&context, &name);
@@ -418,7 +529,13 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
 
     let peers = Arc::new(Peers::default());
     // Set once, right here.
-    let _first = peers.1.set((Arc::clone(&identity), config.clone()));
+    let local = Local {
+        identity: Arc::clone(&identity),
+        config: config.clone(),
+        last_boot_epoch: opened.last_run.boot_epoch,
+        log_end: opened.log_end,
+    };
+    let _first = peers.1.set(local);
     let transport = Transport::start(cluster_listener, Arc::clone(&peers) as Arc<dyn PeerHandler>);
     let mut info = crate::broker::ServerInfo::new(format!("HW{node_id:X}"), config.name.clone());
     info.host = config.listen.ip().to_string();
@@ -429,6 +546,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     }
     info.jetstream = true;
     info.limits.payload_bytes_max = config.max_payload;
+    info.limits.connections_max = connections_max(raise_file_limit()).min(info.limits.connections_max);
     let broker = Broker::new(info);
     let meta_replica = meta::MetaReplica::open(
         Arc::clone(&opened.disk),
@@ -438,6 +556,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     )
     .context("the catalogue cannot be opened")?;
     let meta = Meta::new(meta_replica, transport.clone());
+    let members = Arc::<MemberNodes>::default();
     let context = Arc::new(Context {
         node_id,
         boot_id: format!("{node_id:x}-{}", identity.boot_epoch()),
@@ -446,18 +565,20 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         disk: opened.disk,
         wal: opened.wal,
         flusher: opened.flusher,
-        net: RaftNet::new(transport.clone(), Arc::new(Ids)),
+        net: RaftNet::new(transport.clone(), Arc::clone(&members) as Arc<dyn Directory>),
         receiver: Receiver::new(transport.clone()),
         broker: broker.clone(),
         transport,
         meta,
         streams: Streams::default(),
+        members,
         forwards: Forwards::default(),
         runtime: tokio::runtime::Handle::current(),
         changed: Notify::new(),
         heard: Mutex::default(),
         heard_changed: Notify::new(),
         leaving: Mutex::default(),
+        logs_seen: Mutex::default(),
         api_total: AtomicU64::new(0),
         api_errors: AtomicU64::new(0),
         admin: OnceLock::new(),
@@ -523,12 +644,19 @@ async fn tick(context: Arc<Context>) {
     let mut timer = tokio::time::interval(TICK);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut count = 0_u64;
+    let mut told = None;
     loop {
         tokio::select! {
             _ = timer.tick() => {}
             () = context.stopping.cancelled() => return,
         }
         count += 1;
+        // Again once a second, for peers that came meanwhile.
+        let synced = context.wal.synced_end().filter(|end| told != Some(*end) || count.is_multiple_of(10));
+        if let Some(end) = synced {
+            context.tell_synced(end);
+            told = Some(end);
+        }
         if let Some(state) = context.meta.state() {
             context.meta.replica.observe_phase(&state);
         }
@@ -626,6 +754,22 @@ async fn stop(context: &Arc<Context>) {
     tracing::info!(flushed, synced, "stopped");
 }
 
+/// Raises the soft limit of open files to the hard one and returns it.
+fn raise_file_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+    let now = getrlimit(Resource::Nofile).current;
+    now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// Clients at a time, so that the stores, the log and the peers never lack a file descriptor.
+fn connections_max(files: usize) -> usize {
+    files - (files / 4).max(256.min(files / 2))
+}
+
 /// `dev` and `demo` start nodes that must not outlive them.
 fn die_with_parent() {
     let Some(parent) = std::env::var("HEADWATER_PARENT").ok().and_then(|p| p.parse::<i32>().ok()) else { return };
@@ -675,5 +819,34 @@ pub(crate) async fn register_once(context: &Arc<Context>) -> Result<bool, String
         }
         Ok(_) => Ok(true),
         Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_ends_before_what_was_synced_is_noticed() {
+        let seen = LogSeen { boot_epoch: 7, synced: (3, 900) };
+        let peer = |boot_epoch: u64, log_end: Option<(u64, u64)>| PeerHello {
+            boot_epoch,
+            log_end,
+            ..serde_json::from_value(serde_json::json!({ "node_name": "n1", "node_id": 1 })).unwrap()
+        };
+        assert_eq!(seen.contradicts(&peer(7, None)), None, "the same boot goes on");
+        for sound in [(3, 900), (3, u64::MAX), (4, 64)] {
+            assert_eq!(seen.contradicts(&peer(8, Some(sound))), None, "{sound:?}");
+        }
+        for lost in [Some((3, 896)), Some((2, u64::MAX)), None] {
+            assert!(seen.contradicts(&peer(8, lost)).is_some(), "{lost:?}");
+        }
+        let why = seen.contradicts(&peer(8, Some((2, u64::MAX)))).unwrap();
+        assert!(why.contains("ends at the end of segment 2, and was synced up to byte 900 of segment 3"), "{why}");
+    }
+
+    #[test]
+    fn clients_leave_file_descriptors_to_the_stores() {
+        assert_eq!([150, 1024, 65_536, 1 << 20].map(connections_max), [75, 768, 49_152, 786_432]);
     }
 }

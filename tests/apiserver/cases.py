@@ -97,6 +97,16 @@ def events(name, reason, namespace="default"):
     return json.loads(out)["items"]
 
 
+def told(name, reason, type_="Normal", contains=(), namespace="default"):
+    """Waits for an event of that reason, of that type, and with these texts in its message."""
+    def probe():
+        found = [(event["type"], event["message"]) for event in events(name, reason, namespace)]
+        if not any(kind == type_ and all(text in message for text in contains) for kind, message in found):
+            raise Failed(f"events {reason} of {name}: {found}")
+        return True
+    wait_until(15, f"an event {reason} of {name}", probe)
+
+
 def lease():
     return get("lease", "headwater-operator")["spec"]
 
@@ -113,6 +123,12 @@ def effective(found):
 
 def patch(name, spec, namespace="default"):
     kubectl("patch", STREAMS, name, "-n", namespace, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def patch_refused(name, spec, text):
+    """A change that the API server must refuse, with this text."""
+    _, err = kubectl("patch", STREAMS, name, "--type=merge", "-p", json.dumps({"spec": spec}), ok=False)
+    expect(text in err, f"{spec}: {text!r} is not in {err.strip()!r}")
 
 
 def external(world, name="headwater", nodes=None):
@@ -304,6 +320,30 @@ def a_stream_at_rest_is_not_written(world):
     expect('headwater_operator_reconciles_total{kind="stream",outcome="settled"}' in metrics, f"metrics: {metrics}")
 
 
+REPLICAS_STAY = "spec.replicas cannot change yet"
+
+
+@case
+def replicas_stay_as_they_are(world):
+    """the number of replicas of a stream that exists cannot change; one that no stream could have is corrected"""
+    expect(current("orders")["spec"]["replicas"] == 3, "the example has another number of replicas")
+    for replicas_ in (1, 5, None):
+        patch_refused("orders", {"replicas": replicas_}, REPLICAS_STAY)
+    patch("orders", {"replicas": 3})
+    apply(stream("single", name="SINGLE"))
+    settled("single")
+    patch_refused("single", {"replicas": 3}, REPLICAS_STAY)
+    patch("single", {"replicas": 1})
+    patch("single", {"replicas": None})
+    settled("single")
+    apply(stream("large", name="LARGE", replicas=5))
+    wait_until(15, "too few nodes", is_condition(STREAMS, "large", "Ready", "False", contains=("5 replicas need 5 nodes",)))
+    patch("large", {"replicas": 3})
+    settled("large")
+    patch_refused("large", {"replicas": 2}, REPLICAS_STAY)
+    kubectl("delete", STREAMS, "single", "large")
+
+
 # ---------------------------------------------------------------- durability changes
 
 SYNC_MODES = ["always", "interval", "noWait"]
@@ -378,6 +418,8 @@ def a_flip_goes_replica_by_replica(world):
     wanted = not current("orders")["spec"].get("allowAsyncFlush", True)
     first = follow_flip(world, {"allowAsyncFlush": wanted}, {"allowAsyncFlush": wanted})
     second = follow_flip(world, {"allowAsyncFlush": not wanted}, {"allowAsyncFlush": not wanted})
+    told("orders", "DurabilityStep", contains=("generation",))
+    told("orders", "LeaderTransferred", contains=(" from ", " to "))
     return f"to {wanted} {first:.1f} s, back {second:.1f} s"
 
 
@@ -440,6 +482,9 @@ def a_missing_replica_blocks_the_roll(world):
     expect(condition(found, "Ready")[0] == "True", f"two of three serve, yet {condition(found, 'Ready')}")
     expect(condition(found, "Reconciling")[0] == "True", f"{condition(found, 'Reconciling')}")
     wait_until(20, "the cluster counts two", lambda: get(CLUSTERS, "headwater")["status"].get("nodesReady") == "2/3")
+    told("orders", "NodeUnreachable", "Warning", (victim.name,))
+    told("orders", "RollBlocked", "Warning", (victim.name,))
+    told("headwater", "NodeUnreachable", "Warning", ("does not answer",))
     time.sleep(3)
     done = {node for node, value in effective(get(STREAMS, "orders")).items() if value == wanted}
     expect(victim.name not in done and len(done) < 3, f"rolled although {victim.name} is missing: {done}")
@@ -447,6 +492,8 @@ def a_missing_replica_blocks_the_roll(world):
     wait_until(60, "DurabilityInSync after the node is back", lambda: condition(current("orders"), "DurabilityInSync")[0] == "True"
                and set(effective(get(STREAMS, "orders")).values()) == {wanted})
     settled("orders")
+    told("orders", "NodeReachable", contains=(victim.name,))
+    told("orders", "Recovered")
 
 
 # ---------------------------------------------------------------- drift and adoption
@@ -460,8 +507,28 @@ def drift_is_repaired(world):
     nats(world, "stream", "edit", name, "--description", "edited by hand", "--force")
     expect(stream_info(world, name)["config"]["description"] == "edited by hand", "the edit had no effect")
     wait_until(35, "the description is back", lambda: stream_info(world, name)["config"].get("description", "") == want)
-    wait_until(10, "an event", lambda: events("orders", "DriftCorrected"))
+    told("orders", "DriftCorrected", contains=("description",))
     settled("orders")
+
+
+@case
+def describe_reads_well(world):
+    """`kubectl describe` shows every condition with reason and message, and the events"""
+    out, _ = kubectl("describe", STREAMS, "orders")
+    conditions = out.partition("\n  Conditions:\n")[2]
+    for type_ in ("Ready", "Reconciling", "Stalled", "ConfigSynced", "Recovered", "DurabilityInSync"):
+        status, reason, message = condition(get(STREAMS, "orders"), type_)
+        # Keys in the order of the alphabet: Message, Reason, Status, Type.
+        shown = re.search(rf"(?m)^    Message: *(.*)\n(?:.*\n)?    Reason: +(\S+)\n    Status: +(\S+)\n    Type: +{type_}$", conditions)
+        expect(shown, f"{type_} is not shown: {out}")
+        expect(shown.groups() == (message, reason, status), f"{type_} is {(message, reason, status)}, shown as {shown.groups()}")
+    rows = out.partition("\nEvents:\n")[2].splitlines()
+    expect(rows[0].split() == ["Type", "Reason", "Age", "From", "Message"], f"the heading of events: {rows[:1]}")
+    shown = {line.split()[1]: line for line in rows[2:]}
+    for reason, type_, text in (
+            ("DriftCorrected", "Normal", "description"), ("DurabilityStep", "Normal", "generation"), ("NodeUnreachable", "Warning", "node-")):
+        line = shown.get(reason, "")
+        expect(line.split()[:1] == [type_] and "headwater-operator" in line and text in line, f"event {reason}: {rows}")
 
 
 @case
@@ -490,6 +557,11 @@ def adoption_keeps_what_the_spec_leaves_open(world):
         expect(info["config"].get(key) == made["config"].get(key), f"{key}: {made['config'].get(key)} -> {info['config'].get(key)}")
     expect(info["config"]["max_msgs"] == 2000, "the spec's own field was not applied")
     expect(info["config"]["metadata"].get("team") == "blue", "metadata was wiped")
+    told("adopted", "Adopted", contains=("max_msgs",))
+    # What it has may be written down; another number is a change.
+    patch_refused("adopted", {"replicas": 2}, REPLICAS_STAY)
+    patch("adopted", {"replicas": 3})
+    settled("adopted")
 
 
 @case
@@ -535,17 +607,26 @@ def delete_removes_the_data(world):
     publish(world, "doomed", 5)
     expect(get(STREAMS, "doomed")["metadata"].get("finalizers") == ["headwater.dev/stream"], "no finalizer")
     kubectl("delete", STREAMS, "doomed", "--timeout=20s")
+    told("doomed", "StreamDeleted")
     expect(stream_info(world, "DOOMED") is None, "the stream is still there")
 
 
 @case
 def retain_set_late_wins(world):
-    """Retain set before the deletion removes the finalizer and keeps the data"""
+    """Retain set before the deletion, or while it is held, removes the finalizer and keeps the data"""
     apply(stream("spared", name="SPARED", subjects=["spared"], deletionPolicy="Delete"))
     settled("spared")
     patch("spared", {"deletionPolicy": "Retain"})
     kubectl("delete", STREAMS, "spared", "--timeout=20s")
     expect(stream_info(world, "SPARED"), "the data is gone")
+    apply(stream("pardoned", name="PARDONED", subjects=["pardoned"], deletionPolicy="Delete"))
+    settled("pardoned")
+    kubectl("annotate", STREAMS, "pardoned", "headwater.dev/paused=true")
+    kubectl("delete", STREAMS, "pardoned", "--wait=false")
+    patch("pardoned", {"deletionPolicy": "Retain"})
+    wait_until(20, "it is gone", lambda: get(STREAMS, "pardoned") is None)
+    told("pardoned", "DataRetained", contains=("stay on the server",))
+    expect(stream_info(world, "PARDONED"), "the data is gone")
 
 
 @case

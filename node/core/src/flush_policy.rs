@@ -10,6 +10,8 @@ pub const CHECKPOINT_BYTES: u64 = 8 << 20;
 /// A store with anything unpersisted checkpoints after this long, so that an idle stream does not pin the
 /// log or replay at every start for ever. Five minutes.
 pub const CHECKPOINT_AGE_NS: u64 = 300_000_000_000;
+/// The same with flush mode `Sync`, whose files are to follow the log closely. Ten seconds.
+pub const CHECKPOINT_AGE_SYNC_NS: u64 = 10_000_000_000;
 
 /// What the flusher knows about one store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct FlushFacts {
     pub wait_stored: Option<LogIndex>,
     /// Someone waits until bytes up to here are stored *and* synced (`Sync` flush with sync `Always`).
     pub wait_stored_synced: Option<LogIndex>,
+    /// The flush mode is `Sync`: what is applied is written at once, at a follower too.
+    pub flush_sync: bool,
     /// The log wants to recycle segments that this group pins.
     pub log_pressure: bool,
     /// Time since the oldest unpersisted entry was applied.
@@ -59,9 +63,10 @@ pub fn decide(facts: &FlushFacts) -> FlushWant {
     let waits_for = |wanted: Option<LogIndex>, reached: LogIndex| {
         wanted.is_some_and(|wanted| wanted > reached && wanted <= facts.applied)
     };
+    let age = if facts.flush_sync { CHECKPOINT_AGE_SYNC_NS } else { CHECKPOINT_AGE_NS };
     let checkpoint = facts.log_pressure
         || facts.since_checkpoint_bytes >= CHECKPOINT_BYTES
-        || facts.oldest_unpersisted_ns >= CHECKPOINT_AGE_NS
+        || facts.oldest_unpersisted_ns >= age
         || facts.barrier.is_some_and(|barrier| barrier > facts.persisted);
     if checkpoint {
         return FlushWant::Checkpoint;
@@ -69,7 +74,8 @@ pub fn decide(facts: &FlushFacts) -> FlushWant {
     if waits_for(facts.wait_stored_synced, facts.persisted) {
         return FlushWant::Sync;
     }
-    if facts.unwritten_bytes >= WRITE_BYTES || waits_for(facts.wait_stored, facts.stored) {
+    let at_once = facts.flush_sync && facts.unwritten_bytes > 0;
+    if at_once || facts.unwritten_bytes >= WRITE_BYTES || waits_for(facts.wait_stored, facts.stored) {
         return FlushWant::Write;
     }
     FlushWant::Nothing
@@ -108,6 +114,16 @@ mod tests {
             ("a barrier is ahead", FlushFacts { barrier: Some(at(4)), ..idle }, FlushWant::Checkpoint),
             ("a barrier is behind", FlushFacts { barrier: Some(at(3)), ..idle }, FlushWant::Nothing),
             ("old enough", FlushFacts { oldest_unpersisted_ns: CHECKPOINT_AGE_NS, ..idle }, FlushWant::Checkpoint),
+            (
+                "a synchronous store writes at once",
+                FlushFacts { flush_sync: true, unwritten_bytes: 1, ..idle },
+                FlushWant::Write,
+            ),
+            (
+                "and checkpoints soon",
+                FlushFacts { flush_sync: true, oldest_unpersisted_ns: CHECKPOINT_AGE_SYNC_NS, ..idle },
+                FlushWant::Checkpoint,
+            ),
             ("one job at a time", FlushFacts { log_pressure: true, busy: true, ..idle }, FlushWant::Nothing),
         ];
         for (name, facts, want) in cases {

@@ -3,6 +3,9 @@
 //! Pure: no runtime, no file system, no clock, no randomness (invariant I-1). Time and bytes come in as
 //! arguments, decisions go out as data.
 
+// A panic here takes a node down, and the order of a hash map differs between replicas.
+#![warn(clippy::unwrap_used, clippy::iter_over_hash_type)]
+
 pub mod catalog;
 pub mod clock;
 pub mod codec;
@@ -14,6 +17,7 @@ pub mod hash;
 pub mod ids;
 pub mod interest;
 pub mod recovery;
+pub mod rejoin;
 pub mod seq_set;
 pub mod stream;
 pub mod subject_index;

@@ -110,6 +110,18 @@ pub enum RepairReason {
     LogShort,
 }
 
+impl std::fmt::Display for RepairReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::LogCorrupt => "its log has a bad record",
+            Self::CheckpointCorrupt => "its checkpoint is lost or damaged",
+            Self::BlocksDiffer => "its blocks are not what its checkpoint says",
+            Self::LogGap => "its checkpoint, or its whole folder, is older than what is left of its log, or gone",
+            Self::LogShort => "its log ends before what its checkpoint covers",
+        })
+    }
+}
+
 /// Why a replica must not start at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefuseReason {
@@ -249,8 +261,11 @@ pub enum Phase {
     Recovered,
     /// Fetching state from peers.
     Repairing,
-    /// Kept out: the disk is older than what others remember.
-    Quarantined,
+    /// Kept out: others remember more than the disk holds.
+    Quarantined {
+        /// What they remember, for a person.
+        why: String,
+    },
     /// Given up.
     Failed {
         /// Why, for a person.
@@ -268,7 +283,7 @@ impl Phase {
             Self::Persisting => "Persisting",
             Self::Recovered => "Recovered",
             Self::Repairing => "Repairing",
-            Self::Quarantined => "Quarantined",
+            Self::Quarantined { .. } => "Quarantined",
             Self::Failed { .. } => "Failed",
         }
     }
@@ -280,7 +295,7 @@ impl Phase {
             Self::CatchingUp => 2,
             Self::Persisting => 3,
             Self::Recovered => 4,
-            Self::Repairing | Self::Quarantined | Self::Failed { .. } => u8::MAX,
+            Self::Repairing | Self::Quarantined { .. } | Self::Failed { .. } => u8::MAX,
         }
     }
 }
@@ -317,7 +332,9 @@ impl PhaseLatch {
             RecoveryPlan::Replay { .. } | RecoveryPlan::TruncateTail { .. } => Phase::LoadingSnapshot,
             RecoveryPlan::RejoinAsLearner { .. } => Phase::CatchingUp,
             RecoveryPlan::Repair { .. } => Phase::Repairing,
-            RecoveryPlan::Refuse { why: RefuseReason::RolledBack } => Phase::Quarantined,
+            RecoveryPlan::Refuse { why: RefuseReason::RolledBack } => {
+                Phase::Quarantined { why: "its disk is older than what others remember".to_owned() }
+            }
             RecoveryPlan::Refuse { why: RefuseReason::OnlyCopyDamaged(why) } => {
                 Phase::Failed { why: format!("the only copy is damaged: {why:?}") }
             }
@@ -356,14 +373,19 @@ impl PhaseLatch {
 
     /// Damage was found while running.
     pub fn repairing(&mut self) {
-        if !matches!(self.phase, Phase::Quarantined | Phase::Failed { .. }) {
+        if !matches!(self.phase, Phase::Quarantined { .. } | Phase::Failed { .. }) {
             self.phase = Phase::Repairing;
         }
     }
 
+    /// Kept out, for good in this boot: others remember more than this disk holds.
+    pub fn quarantined(&mut self, why: impl Into<String>) {
+        self.phase = Phase::Quarantined { why: why.into() };
+    }
+
     /// Given up, for good in this boot.
     pub fn failed(&mut self, why: impl Into<String>) {
-        if !matches!(self.phase, Phase::Failed { .. }) {
+        if !matches!(self.phase, Phase::Quarantined { .. } | Phase::Failed { .. }) {
             self.phase = Phase::Failed { why: why.into() };
         }
     }

@@ -37,9 +37,9 @@ pub enum DirectGet {
     Batch {
         /// Where to start.
         pick: Pick,
-        /// Messages at most, at least 1.
+        /// Messages at most. Zero (negative in the request) sends none, only the end of the batch.
         batch: u64,
-        /// Bytes at most; zero means the server's own bound.
+        /// Bytes after which the batch ends; zero means the server's own bound.
         max_bytes: u64,
         /// Answer with the original headers only.
         no_hdr: bool,
@@ -54,10 +54,10 @@ pub enum DirectGet {
         up_to_ns: Option<u64>,
         /// Messages per answer, zero for all.
         batch: u64,
+        /// Bytes after which the answer ends; zero means the server's own bound.
+        max_bytes: u64,
         /// Start of the page.
         seq: u64,
-        /// Answer with the original headers only.
-        no_hdr: bool,
     },
 }
 
@@ -77,6 +77,13 @@ pub enum Pick {
     },
     /// The first stored at or after this time, ns.
     Since(u64),
+    /// The first stored at or after this time whose subject matches.
+    NextSince {
+        /// The time, ns.
+        ns: u64,
+        /// Subject or filter.
+        subject: String,
+    },
 }
 
 impl DirectGet {
@@ -121,28 +128,39 @@ impl DirectGet {
                 return Err(BAD_REQUEST);
             }
             let batch = u64::try_from(batch).unwrap_or(0);
-            return Ok(Self::MultiLast { subjects: multi_last, up_to_seq, up_to_ns, batch, seq, no_hdr });
+            // `no_hdr` has no meaning here, as in nats-server: the subjects are what tells the messages apart.
+            let max_bytes = byte_bound(max_bytes);
+            return Ok(Self::MultiLast { subjects: multi_last, up_to_seq, up_to_ns, batch, max_bytes, seq });
         }
-        let pick = pick(seq, last_by_subj, next_by_subj, since)?;
-        if batch <= 0 {
+        let pick = Pick::parse(seq, last_by_subj, next_by_subj, since)?;
+        if batch == 0 {
             return Ok(Self::One { pick, no_hdr });
         }
-        if matches!(pick, Pick::LastBySubject(_)) {
+        if batch > 0 && matches!(pick, Pick::LastBySubject(_)) {
             return Err(BAD_REQUEST);
         }
-        Ok(Self::Batch { pick, batch: batch.unsigned_abs(), max_bytes: u64::try_from(max_bytes).unwrap_or(0), no_hdr })
+        let batch = u64::try_from(batch).unwrap_or(0);
+        Ok(Self::Batch { pick, batch, max_bytes: byte_bound(max_bytes), no_hdr })
     }
 }
 
-/// Exactly one way to pick; a sequence may accompany `next_by_subj`.
-fn pick(seq: u64, last: String, next: String, since: Option<u64>) -> Result<Pick, Status> {
-    match (seq, last.is_empty(), next.is_empty(), since) {
-        (0, true, true, None) => Err(EMPTY_REQUEST),
-        (seq, true, true, None) => Ok(Pick::Seq(seq)),
-        (0, false, true, None) => Ok(Pick::LastBySubject(last)),
-        (seq, true, false, None) => Ok(Pick::NextBySubject { seq: seq.max(1), subject: next }),
-        (0, true, true, Some(ns)) => Ok(Pick::Since(ns)),
-        _ => Err(BAD_REQUEST),
+/// Any bound below one message lets one message through, a negative one too.
+fn byte_bound(max_bytes: i64) -> u64 {
+    u64::try_from(max_bytes).unwrap_or(1)
+}
+
+impl Pick {
+    /// Exactly one way to pick; a sequence or a time may accompany `next_by_subj`.
+    pub(crate) fn parse(seq: u64, last: String, next: String, since: Option<u64>) -> Result<Self, Status> {
+        match (seq, last.is_empty(), next.is_empty(), since) {
+            (0, true, true, None) => Err(EMPTY_REQUEST),
+            (seq, true, true, None) => Ok(Self::Seq(seq)),
+            (0, false, true, None) => Ok(Self::LastBySubject(last)),
+            (seq, true, false, None) => Ok(Self::NextBySubject { seq: seq.max(1), subject: next }),
+            (0, true, true, Some(ns)) => Ok(Self::Since(ns)),
+            (0, true, false, Some(ns)) => Ok(Self::NextSince { ns, subject: next }),
+            _ => Err(BAD_REQUEST),
+        }
     }
 }
 
@@ -218,8 +236,22 @@ mod tests {
         );
         assert!(matches!(
             parse(r#"{"multi_last":["a","b.>"],"up_to_seq":4}"#),
-            Ok(DirectGet::MultiLast { up_to_seq: Some(4), .. })
+            Ok(DirectGet::MultiLast { up_to_seq: Some(4), max_bytes: 0, .. })
         ));
+        assert!(matches!(
+            parse(r#"{"multi_last":["a"],"max_bytes":9,"seq":2,"no_hdr":true}"#),
+            Ok(DirectGet::MultiLast { max_bytes: 9, seq: 2, .. })
+        ));
+        let none = |pick| Ok(DirectGet::Batch { pick, batch: 0, max_bytes: 0, no_hdr: false });
+        assert_eq!(parse(r#"{"seq":1,"batch":-1}"#), none(Pick::Seq(1)));
+        assert_eq!(parse(r#"{"last_by_subj":"a","batch":-1}"#), none(Pick::LastBySubject("a".into())));
+        assert!(matches!(
+            parse(r#"{"seq":1,"batch":2,"max_bytes":-1}"#),
+            Ok(DirectGet::Batch { batch: 2, max_bytes: 1, .. })
+        ));
+        let next = Pick::NextSince { ns: 1_000_000_000, subject: "a".into() };
+        let body = r#"{"start_time":"1970-01-01T00:00:01Z","next_by_subj":"a","batch":-1}"#;
+        assert_eq!(parse(body), none(next));
     }
 
     #[test]
@@ -229,6 +261,9 @@ mod tests {
             ("{}", EMPTY_REQUEST),
             (r#"{"bogus":1}"#, EMPTY_REQUEST),
             ("x", MALFORMED_REQUEST),
+            ("[]", MALFORMED_REQUEST),
+            (r#"{"batch":-1}"#, EMPTY_REQUEST),
+            (r#"{"multi_last":["a"],"start_time":"1970-01-01T00:00:01Z"}"#, BAD_REQUEST),
             (r#"{"seq":1,"last_by_subj":"a"}"#, BAD_REQUEST),
             (r#"{"multi_last":["a"],"next_by_subj":"b"}"#, BAD_REQUEST),
             (r#"{"batch":3,"last_by_subj":"a"}"#, BAD_REQUEST),

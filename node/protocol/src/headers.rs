@@ -1,9 +1,10 @@
 //! `NATS/1.0` header blocks: a version line, `Name: value` lines, an empty line.
 //!
-//! Names compare byte for byte (nats-server does not fold case here), the first of several equal names wins, and a
-//! value starts after the blanks that follow the colon and runs to the line end, trailing blanks included.
+//! Names compare byte for byte (nats-server does not fold case here, nor does it take blanks off), the first of several
+//! equal names wins, and a value starts after the blanks that follow the colon and runs to the line end, trailing blanks
+//! included. Only CR LF ends a line: a bare LF is a byte like others.
 
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 /// The version line of every block.
 pub const VERSION_LINE: &[u8] = b"NATS/1.0\r\n";
@@ -44,7 +45,7 @@ pub struct HeaderBlock<'a>(pub &'a [u8]);
 impl<'a> HeaderBlock<'a> {
     /// Name and value of each line, in order. Lines without a colon are skipped.
     pub fn iter(self) -> Headers<'a> {
-        let rest = memchr(b'\n', self.0).and_then(|at| self.0.get(at + 1..)).unwrap_or_default();
+        let rest = line_end(self.0).and_then(|at| self.0.get(at + 2..)).unwrap_or_default();
         Headers { rest }
     }
 
@@ -78,10 +79,9 @@ impl<'a> Iterator for Headers<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(end) = memchr(b'\n', self.rest) {
+        while let Some(end) = line_end(self.rest) {
             let (line, rest) = self.rest.split_at(end);
-            self.rest = rest.get(1..).unwrap_or_default();
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            self.rest = rest.get(2..).unwrap_or_default();
             if let Some(colon) = memchr(b':', line) {
                 let (name, value) = line.split_at(colon);
                 return Some((name, trim_start(value.get(1..).unwrap_or_default())));
@@ -89,6 +89,11 @@ impl<'a> Iterator for Headers<'a> {
         }
         None
     }
+}
+
+/// Where the first line's CR LF is.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    memchr_iter(b'\n', bytes).filter_map(|at| at.checked_sub(1)).find(|at| bytes.get(*at) == Some(&b'\r'))
 }
 
 fn trim_start(value: &[u8]) -> &[u8] {
@@ -196,6 +201,9 @@ mod tests {
         assert_eq!(block.iter().count(), 4);
         assert!(block.is_well_formed());
         assert_eq!(HeaderBlock(b"").iter().count(), 0);
+        let odd = HeaderBlock(b"NATS/1.0\r\nA : 1\r\n B: 2\r\nC:  \t3 \r\nD: x\nE: 5\r\n\r\n");
+        assert_eq!((odd.get("A"), odd.get("B"), odd.get("E")), (None, None, None));
+        assert_eq!((odd.get("C"), odd.get("D")), (Some(&b"\t3 "[..]), Some(&b"x\nE: 5"[..])));
     }
 
     #[test]

@@ -1,19 +1,47 @@
-//! JSON as a Go server takes and gives it.
+//! JSON as a Go server takes and gives it. What comes from outside is parsed here and nowhere else: an array in place of
+//! an object is an error, at every level.
+
+mod objects;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
+
+use objects::Unknown;
 
 /// Why a body was not understood, worded as Go words it where the case is common.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct JsonError(String);
 
-/// Parses a whole body.
+/// Parses a whole body. Unknown fields are up to the type.
 ///
 /// # Errors
 /// [`JsonError`] with a text fit for `invalid JSON: …`.
 pub fn from_slice<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonError> {
-    serde_json::from_slice(body).map_err(|error| JsonError(describe(&error)))
+    parse(body, Unknown::Ignored)
+}
+
+/// Parses a whole body. Unknown fields are an error that names them, at every level.
+///
+/// # Errors
+/// [`JsonError`].
+pub fn from_slice_strict<T: DeserializeOwned>(body: &[u8]) -> Result<T, JsonError> {
+    parse(body, Unknown::Refused)
+}
+
+/// Takes a type out of JSON that was parsed before. Unknown fields are up to the type.
+///
+/// # Errors
+/// [`JsonError`].
+pub fn from_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, JsonError> {
+    objects::read(value, Unknown::Ignored).map_err(|error: serde_json::Error| JsonError(describe(&error)))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8], unknown: Unknown) -> Result<T, JsonError> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    objects::read(&mut json, unknown)
+        .and_then(|value| json.end().map(|()| value))
+        .map_err(|error| JsonError(describe(&error)))
 }
 
 fn describe(error: &serde_json::Error) -> String {
@@ -26,7 +54,11 @@ fn describe(error: &serde_json::Error) -> String {
     // serde: unknown field `bogus`, expected one of …; Go: json: unknown field "bogus".
     match text.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
         Some((field, _)) => format!("json: unknown field \"{field}\""),
-        None => text.to_owned(),
+        // What a type is called in this code is nothing to whoever wrote the body.
+        None => match text.split_once("expected struct ") {
+            Some((found, _)) => format!("{found}expected an object"),
+            None => text.to_owned(),
+        },
     }
 }
 
@@ -99,6 +131,18 @@ mod tests {
         assert_eq!(error(r#"{"count":1"#), "unexpected EOF");
         assert!(!error(r#"{"count":"x"}"#).is_empty());
         assert_eq!(from_slice::<Body>(br#"{"count":null}"#), Ok(Body { count: 0 }));
+    }
+
+    #[test]
+    fn only_an_object_is_one_and_only_one_value_is_a_body() {
+        for bad in ["[]", "[1]", "[null]", "\"x\"", "5", "{}x", "{}{}", ""] {
+            assert!(from_slice::<Body>(bad.as_bytes()).is_err(), "{bad}");
+            assert!(from_slice_strict::<Body>(bad.as_bytes()).is_err(), "{bad}");
+        }
+        let error = from_value::<Body>(serde_json::json!([1])).unwrap_err();
+        assert_eq!(error.to_string(), "invalid type: sequence, expected an object");
+        assert_eq!(from_value::<Body>(serde_json::json!({"count": 1})), Ok(Body { count: 1 }));
+        assert_eq!(from_slice_strict::<Body>(br#" {"count":1} "#), Ok(Body { count: 1 }));
     }
 
     #[test]

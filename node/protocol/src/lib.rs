@@ -15,6 +15,9 @@
 //! | [`duration`], [`rfc3339`] | Go durations and RFC 3339 times |
 //! | [`api`] | `$JS.API`: routes, bodies, errors, validation |
 
+// A panic here takes a node down, and the order of a hash map differs between replicas.
+#![warn(clippy::unwrap_used, clippy::iter_over_hash_type)]
+
 pub mod ack;
 pub mod api;
 pub mod connect;

@@ -5,16 +5,19 @@ use serde::Deserialize;
 use crate::json;
 use crate::status::Status;
 
+/// The time of a request is over.
+const REQUEST_TIMEOUT: Status = Status::new(408, "Request Timeout");
+
 /// `400 Bad Request - <why>`.
 fn bad_request(why: &str) -> Status {
     Status { code: 400, text: format!("Bad Request - {why}").into() }
 }
 
 /// A pull request. Durations in nanoseconds; zero means "not set". Unknown fields are ignored, unlike in API requests.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PullRequest {
-    /// Messages wanted, at least 1 after parsing.
+    /// Messages wanted, at least 1 after parsing. Zero and below ask for one.
     #[serde(deserialize_with = "json::nullable")]
     pub batch: i64,
     /// How long to wait, ns; negative is over at once.
@@ -44,23 +47,9 @@ pub struct PullRequest {
     /// 0 (first) to 9.
     #[serde(deserialize_with = "json::nullable")]
     pub priority: i64,
-}
-
-impl Default for PullRequest {
-    fn default() -> Self {
-        Self {
-            batch: 1,
-            expires: 0,
-            no_wait: false,
-            max_bytes: 0,
-            idle_heartbeat: 0,
-            group: String::new(),
-            min_pending: 0,
-            min_ack_pending: 0,
-            id: String::new(),
-            priority: 0,
-        }
-    }
+    /// `batch` as it was sent, zero if it was not.
+    #[serde(skip)]
+    asked: i64,
 }
 
 impl PullRequest {
@@ -81,6 +70,7 @@ impl PullRequest {
             let batch = std::str::from_utf8(body).ok().and_then(|text| text.parse::<i64>().ok()).unwrap_or(1);
             Self { batch, ..Self::default() }
         };
+        request.asked = request.batch;
         request.batch = request.batch.max(1);
         // A heartbeat is only useful if two fit before the request ends.
         if request.idle_heartbeat > 0 && (request.expires <= 0 || request.idle_heartbeat > request.expires / 2) {
@@ -90,6 +80,19 @@ impl PullRequest {
             return Err(bad_request("Priority must be between 0 and 9"));
         }
         Ok(request)
+    }
+
+    /// The header block that answers a request whose end lay in the past when it came: it gets nothing else, whatever
+    /// there is. The numbers are those of the request as it was sent.
+    pub fn over_before_it_began(&self) -> Option<Vec<u8>> {
+        if self.expires >= 0 {
+            return None;
+        }
+        let mut builder = REQUEST_TIMEOUT.builder();
+        builder
+            .add("Nats-Pending-Messages", self.asked.to_string())
+            .add("Nats-Pending-Bytes", self.max_bytes.to_string());
+        Some(builder.finish())
     }
 }
 
@@ -107,17 +110,35 @@ mod tests {
 
     #[test]
     fn bodies() {
-        assert_eq!(parse(""), PullRequest::default());
+        assert_eq!(parse(""), PullRequest { batch: 1, asked: 1, ..PullRequest::default() });
         assert_eq!(parse("20").batch, 20);
         assert_eq!(parse("0").batch, 1);
         assert_eq!(parse("-1").batch, 1);
         assert_eq!(parse("x").batch, 1);
         assert_eq!(parse("[]").batch, 1);
-        assert_eq!(parse(r#"{"bogus":1}"#), PullRequest::default());
+        assert_eq!(parse(r#"{"bogus":1}"#), PullRequest { batch: 1, ..PullRequest::default() });
         let full =
             parse(r#"{"batch":5,"expires":2000000000,"idle_heartbeat":1000000000,"max_bytes":9,"no_wait":true}"#);
         assert_eq!((full.batch, full.expires, full.idle_heartbeat), (5, 2_000_000_000, 1_000_000_000));
         assert!(full.no_wait && full.max_bytes == 9);
+    }
+
+    #[test]
+    fn a_request_that_ended_before_it_came_gets_only_its_end() {
+        for (body, messages, bytes) in [
+            (r#"{"expires":-1}"#, 0, 0),
+            (r#"{"expires":-5,"batch":2,"no_wait":true,"max_bytes":100}"#, 2, 100),
+            (r#"{"expires":-1,"batch":-3,"max_bytes":-4}"#, -3, -4),
+        ] {
+            let block = parse(body).over_before_it_began().unwrap();
+            let want = format!(
+                "NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n"
+            );
+            assert_eq!(String::from_utf8(block).unwrap(), want);
+        }
+        for lives in ["", "5", r#"{"expires":0}"#, r#"{"expires":1}"#] {
+            assert_eq!(parse(lives).over_before_it_began(), None);
+        }
     }
 
     #[test]

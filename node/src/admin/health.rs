@@ -11,6 +11,7 @@ use headwater_plan::wire::GroupReport;
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::raft::{GroupState, Role};
 
 type Health = (StatusCode, Json<Value>);
 
@@ -50,15 +51,46 @@ fn serving(admin: &Admin) -> Health {
     if context.serving.load(Ordering::Acquire) { ok() } else { unavailable("the node is starting") }
 }
 
-/// Whether the node takes clients and can create and change streams: the catalogue has a leader. A failed replica does
-/// not take the node out of service: its streams are served by the others.
+/// Whether the node takes clients and can create and change streams: its copy of the catalogue works, and has a leader.
+/// A failed replica of a stream does not take the node out of service: its streams are served by the others.
 pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Health {
     let health = serving(&admin);
     if health.0 != StatusCode::OK {
         return health;
     }
-    if admin.context.meta.leader().is_none() {
-        return unavailable("the catalogue has no leader");
+    let meta = &admin.context.meta;
+    ready(meta.replica.failure(), meta.leader().is_some() && !meta.state().is_some_and(|state| leads_alone(&state)))
+}
+
+/// A leader that no majority has answered for this long can change nothing; it does not step down by itself.
+const QUORUM_SILENT_MS: u64 = 3_000;
+
+fn leads_alone(state: &GroupState) -> bool {
+    let is_heard = state.quorum_ack_ms.is_some_and(|ms| ms < QUORUM_SILENT_MS);
+    state.role == Role::Leader && state.members.voters().len() > 1 && !is_heard
+}
+
+/// A copy that has failed may still remember a leader, so it is asked first.
+fn ready(failure: Option<String>, has_leader: bool) -> Health {
+    match failure {
+        Some(why) => unavailable(&format!("the catalogue has failed here: {why}")),
+        None if !has_leader => unavailable("the catalogue has no leader that a majority answers"),
+        None => ok(),
     }
-    ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_catalogue_failed_is_not_ready_whatever_it_remembers() {
+        for has_leader in [true, false] {
+            let (status, body) = ready(Some("disk full".to_owned()), has_leader);
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(body.0["error"], "the catalogue has failed here: disk full");
+        }
+        assert_eq!(ready(None, false).0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ready(None, true).0, StatusCode::OK);
+    }
 }

@@ -16,9 +16,9 @@ mod monitor;
 pub(crate) mod peer;
 mod recovery;
 mod restart_check;
+mod server;
 mod streams;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -59,21 +59,11 @@ pub(crate) enum Taken {
     By(NodeId),
 }
 
-/// Serves until the task is dropped. A failure to listen ends the API, not the node.
+/// Serves until the task is dropped.
 pub(crate) async fn serve(listener: std::net::TcpListener, context: Arc<Context>) {
-    if let Err(error) = try_serve(listener, context).await {
-        tracing::error!(%error, "the admin API ended");
-    }
-}
-
-async fn try_serve(listener: std::net::TcpListener, context: Arc<Context>) -> anyhow::Result<()> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
     let admin = Arc::new(Admin { context: Arc::clone(&context), maintenance: maintenance::Window::default() });
     let router = context.admin.get_or_init(|| router(admin)).clone();
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await?;
-    Ok(())
+    server::serve(listener, router).await;
 }
 
 fn router(admin: Arc<Admin>) -> Router {

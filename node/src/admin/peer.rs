@@ -16,6 +16,7 @@ use bytes::{Buf, Bytes};
 use headwater_core::catalog::{NodeEntry, NodeState};
 use headwater_core::ids::RaftNodeId;
 use headwater_plan::wire::ErrorBody;
+use headwater_protocol::json;
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt;
 
@@ -85,7 +86,7 @@ pub(crate) async fn get<A: serde::de::DeserializeOwned>(
 ) -> Result<A, PeerError> {
     let (status, body) = ask(context, node, &Method::GET, path, &[], limit).await?;
     accepted(status, &body)?;
-    serde_json::from_slice(&body).map_err(|e| PeerError::Malformed(e.to_string()))
+    json::from_slice(&body).map_err(|e| PeerError::Malformed(e.to_string()))
 }
 
 /// Asks a node to change something.
@@ -99,14 +100,14 @@ fn accepted(status: StatusCode, body: &[u8]) -> Result<(), PeerError> {
     if status.is_success() {
         return Ok(());
     }
-    let why = serde_json::from_slice(body).map_or_else(|_| status.to_string(), |e: ErrorBody| e.message);
+    let why = json::from_slice(body).map_or_else(|_| status.to_string(), |e: ErrorBody| e.message);
     Err(PeerError::Refused(why))
 }
 
 /// Serves a peer's call by the routes of the admin API.
 pub(crate) async fn serve(context: Arc<Context>, call: Bytes) -> Result<Vec<Bytes>, String> {
     let router = context.admin.get().cloned().ok_or("the admin API is starting")?;
-    let PeerCall { method, path, body } = serde_json::from_slice(&call).map_err(|e| format!("bad admin call: {e}"))?;
+    let PeerCall { method, path, body } = json::from_slice(&call).map_err(|e| format!("bad admin call: {e}"))?;
     let request = Request::builder()
         .method(method.as_str())
         .uri(path)

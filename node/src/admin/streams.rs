@@ -98,7 +98,7 @@ pub(super) async fn put(
 }
 
 async fn put_here(context: &Arc<Context>, name: &str, put: StreamPut) -> Result<StreamEntry, Refusal> {
-    let config: StreamConfig = serde_json::from_value(put.config)
+    let config: StreamConfig = headwater_protocol::json::from_value(put.config)
         .map_err(|e| Refusal::bad("bad_config", format!("config is not a stream configuration: {e}")))?;
     if config.name != name {
         return Err(Refusal::bad("bad_config", format!("config.name is {:?}, the path says {name:?}", config.name)));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::client::tests::{Client, Server, server};
 use crate::transport::tests::{listener, target, until};
-use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Respond, Timing, Transport};
+use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Refusal, Respond, Timing, Transport};
 
 /// What the node's own handler does with the broker's share of peer traffic.
 struct Glue {
@@ -20,9 +20,10 @@ impl PeerHandler for Glue {
     fn local_hello(&self) -> LocalHello {
         self.hello.clone()
     }
-    fn on_hello(&self, _: &PeerHello) -> Result<(), String> {
+    fn on_hello(&self, _: &PeerHello) -> Result<(), Refusal> {
         Ok(())
     }
+    fn on_banned(&self, _: &str) {}
     fn on_up(&self, peer: &PeerHello) {
         self.broker.peer_up(peer.node_id);
     }
@@ -57,6 +58,8 @@ fn cluster(size: usize) -> Vec<Node> {
             node_name: format!("n{n}"),
             node_id: id,
             boot_epoch: 1,
+            last_boot_epoch: None,
+            log_end: None,
             client_addr: String::new(),
             cluster_addr: addr.to_string(),
             http_addr: String::new(),

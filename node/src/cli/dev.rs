@@ -39,7 +39,8 @@ pub(crate) struct DevArgs {
     /// Folder for the data [default: headwater/dev in the user's data folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// File with Stream manifests; read again when it changes; may be given several times
+    /// File with Stream manifests; read again when it changes; may be given several times. One that is wrong holds back
+    /// all others: nothing is started, or, after a change, all streams are kept as they were, until every one is right
     #[arg(short, long = "file", value_name = "FILE")]
     file: Vec<PathBuf>,
 }

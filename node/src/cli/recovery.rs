@@ -26,7 +26,7 @@ pub(crate) struct RecoveryArgs {
     /// Look again every second
     #[arg(long)]
     watch: bool,
-    /// Show only this stream
+    /// Show only this stream; fails if no node that answers has it
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// Print JSON: one object per node, and per look one line
@@ -44,8 +44,9 @@ pub(crate) struct Seen {
 pub(crate) async fn run(args: RecoveryArgs) -> anyhow::Result<ExitCode> {
     let client = AdminClient::new(None)?;
     loop {
-        let seen = look(&client, &members(&client, &args.url).await).await;
-        let text = if args.json { render_json(&seen) } else { render(&seen, args.stream.as_deref()) };
+        let mut seen = look(&client, &members(&client, &args.url).await).await;
+        let missing = args.stream.as_deref().filter(|name| keep_only(&mut seen, name) == 0);
+        let text = if args.json { render_json(&seen) } else { render(&seen, None) };
         let mut out = std::io::stdout().lock();
         let written = if args.watch && !args.json && out.is_terminal() {
             // Home, text, and whatever stood below it away: no flicker.
@@ -59,11 +60,29 @@ pub(crate) async fn run(args: RecoveryArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         drop(out);
+        let answered = seen.iter().filter(|node| node.report.is_ok()).count();
+        if let Some(name) = missing.filter(|_| answered > 0) {
+            eprintln!("headwater: there is no stream {name} on the {answered} of {} nodes that answered", seen.len());
+            if !args.watch {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         if !args.watch {
             return Ok(exit_code(&seen));
         }
         tokio::time::sleep(PACE).await;
     }
+}
+
+/// Leaves one stream's replicas; how many there are.
+fn keep_only(seen: &mut [Seen], stream: &str) -> usize {
+    let reports = seen.iter_mut().filter_map(|node| node.report.as_mut().ok());
+    reports
+        .map(|report| {
+            report.groups.retain(|group| group.stream == stream);
+            report.groups.len()
+        })
+        .sum()
 }
 
 /// Success if at least one node answered.
@@ -261,5 +280,9 @@ n3    unreachable: connection refused
 ";
         assert_eq!(render(&all, None), expected);
         assert!(!render(&all, Some("OTHER")).contains("ORDERS"));
+        assert_eq!(keep_only(&mut all, "ORDERS"), 2);
+        assert_eq!(render(&all, None), expected);
+        assert_eq!(keep_only(&mut all, "OTHER"), 0);
+        assert!(!render(&all, None).contains("ORDERS") && !render_json(&all).contains("ORDERS"));
     }
 }

@@ -97,3 +97,14 @@ pub(crate) fn consumer(config: &ConsumerConfig) -> core_consumer::ConsumerConfig
         mem_storage: config.mem_storage,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use headwater_core::durability::{ALLOW_ASYNC_FLUSH_KEY, SYNC_INTERVAL_KEY, SYNC_MODE_KEY};
+    use headwater_protocol::api::stream_config::HEADWATER_KEYS;
+
+    #[test]
+    fn the_keys_that_are_let_in_are_those_that_are_read() {
+        assert_eq!(HEADWATER_KEYS, [ALLOW_ASYNC_FLUSH_KEY, SYNC_INTERVAL_KEY, SYNC_MODE_KEY]);
+    }
+}

@@ -67,7 +67,10 @@ impl BatchRun {
             if self.bytes >= stop_at {
                 return false;
             }
-            self.pending = self.pending.saturating_sub(1);
+            if !self.no_hdr {
+                // nats-server counts down in the headers of messages only, so without them the end tells the whole.
+                self.pending = self.pending.saturating_sub(1);
+            }
             let position = BatchPosition { num_pending: self.pending, last_sequence: self.last };
             let Some((len, taken)) = send(context, replica, store, reply, seq, self.no_hdr, Some(position)) else {
                 break;
@@ -124,16 +127,18 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
                 refuse(direct::MESSAGE_NOT_FOUND);
             }
         }
+        DirectGet::Batch { pick, batch: 0, .. } => {
+            let from = start_of(state, store, &pick);
+            let pending = from.map_or(0, |from| state.count_matching(filter_of(&pick), from));
+            answer(&direct::end_of_batch(BatchPosition { num_pending: pending, last_sequence: 0 }, None), &[]);
+        }
         DirectGet::Batch { pick, batch, max_bytes, no_hdr } => {
-            let filter = match &pick {
-                Pick::NextBySubject { subject, .. } => vec![subject.clone()],
-                _ => Vec::new(),
-            };
+            let filter = filter_of(&pick).to_vec();
             let Some(first) = pick_first(state, store, &pick) else {
                 refuse(direct::MESSAGE_NOT_FOUND);
                 return true;
             };
-            let budget = if max_bytes == 0 { BATCH_BYTES_MAX } else { max_bytes.min(BATCH_BYTES_MAX) };
+            let budget = budget(max_bytes);
             let pending = state.count_matching(&filter, first);
             drop(inner);
             let mut run = BatchRun { filter, batch, budget, no_hdr, pending, next: first, sent: 0, bytes: 0, last: 0 };
@@ -150,15 +155,18 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
                 }
             });
         }
-        DirectGet::MultiLast { subjects, up_to_seq, up_to_ns, batch, seq, no_hdr } => {
+        DirectGet::MultiLast { subjects, up_to_seq, up_to_ns, batch, max_bytes, seq } => {
             let newest = up_to_seq.map(StreamSeq::new).or_else(|| {
-                let after = state.first_at_or_after(Timestamp::new(up_to_ns?.saturating_add(1)), store)?;
+                let after = state.first_at_or_after(Timestamp::new(up_to_ns?), store)?;
                 Some(StreamSeq::new(after.get().saturating_sub(1)))
             });
-            let newest = newest.unwrap_or_else(|| state.last_seq()).min(state.last_seq());
-            let mut found = state.subjects().last_per_subject(&subjects, newest);
-            found.retain(|s| s.get() >= seq);
-            found.sort_unstable();
+            let newest = newest.unwrap_or_else(|| state.last_seq());
+            // A point in time that has not come yet has no results.
+            let mut found = if newest > state.last_seq() {
+                Vec::new()
+            } else {
+                state.subjects().last_per_subject(&subjects, newest)
+            };
             if found.is_empty() {
                 refuse(direct::NO_RESULTS);
                 return true;
@@ -167,22 +175,47 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
                 refuse(direct::TOO_MANY_RESULTS);
                 return true;
             }
+            found.retain(|found| found.get() >= seq);
+            found.sort_unstable();
             let total = found.len() as u64;
             let take = if batch == 0 { total } else { batch.min(total) };
-            let (mut last, mut sent) = (0, 0);
+            let budget = budget(max_bytes);
+            let (mut last, mut sent, mut bytes) = (0, 0, 0);
             for seq in found.into_iter().take(usize::try_from(take).unwrap_or(usize::MAX)) {
-                sent += 1;
-                let position = BatchPosition { num_pending: total - sent, last_sequence: last };
-                if send(seq, no_hdr, Some(position)).is_none() {
+                if bytes >= budget {
                     break;
                 }
-                last = seq.get();
+                let position = BatchPosition { num_pending: total - sent - 1, last_sequence: last };
+                let Some((len, _)) = send(seq, false, Some(position)) else { break };
+                (last, sent, bytes) = (seq.get(), sent + 1, bytes + len);
             }
             let end = BatchPosition { num_pending: total - sent, last_sequence: last };
             answer(&direct::end_of_batch(end, Some(newest.get())), &[]);
         }
     }
     true
+}
+
+/// Bytes after which an answer ends; zero is no bound of the request's own.
+fn budget(max_bytes: u64) -> u64 {
+    if max_bytes == 0 { BATCH_BYTES_MAX } else { max_bytes.min(BATCH_BYTES_MAX) }
+}
+
+/// The subjects that a batch is about; none means all.
+fn filter_of(pick: &Pick) -> &[String] {
+    match pick {
+        Pick::NextBySubject { subject, .. } | Pick::NextSince { subject, .. } => std::slice::from_ref(subject),
+        Pick::Seq(_) | Pick::LastBySubject(_) | Pick::Since(_) => &[],
+    }
+}
+
+/// Where a request starts to look, whether there is something or not.
+fn start_of(state: &StreamState, records: &dyn Records, pick: &Pick) -> Option<StreamSeq> {
+    match pick {
+        Pick::Seq(seq) | Pick::NextBySubject { seq, .. } => Some(StreamSeq::new(*seq)),
+        Pick::LastBySubject(_) => Some(StreamSeq::FIRST),
+        Pick::Since(ns) | Pick::NextSince { ns, .. } => state.first_at_or_after(Timestamp::new(*ns), records),
+    }
 }
 
 /// The message that a request picks.
@@ -192,6 +225,7 @@ pub(crate) fn pick_one(state: &StreamState, records: &dyn Records, pick: &Pick) 
         Pick::LastBySubject(subject) => state.last_matching(&[subject], state.last_seq()),
         Pick::NextBySubject { seq, subject } => state.next_matching(&[subject], StreamSeq::new(*seq)),
         Pick::Since(ns) => state.first_at_or_after(Timestamp::new(*ns), records),
+        Pick::NextSince { subject, .. } => state.next_matching(&[subject], start_of(state, records, pick)?),
     }
 }
 

@@ -157,19 +157,19 @@ fn to_stream(context: &Arc<Context>, msg: &Inbound<'_>, forward: bool) -> bool {
     if direct && let Some(replica) = context.streams.local(id).filter(|r| r.serves_reads()) {
         return direct::serve(context, &replica, msg);
     }
-    let served = match context.streams.owner(id) {
-        Owner::Here(replica) => here(context, &replica, msg),
+    let sent_on = match context.streams.owner(id) {
+        Owner::Here(replica) => return here(context, &replica, msg),
         Owner::Node(node) if forward => context.transport.send(node, kind::SERVICE, &[encode(msg)]).is_ok(),
         Owner::Node(_) | Owner::Nobody => false,
     };
     // Some clients take any answer to an ack for a confirmation, even "no responders": one that found no leader gets
     // none, and the message comes again.
-    served || msg.subject.starts_with(b"$JS.ACK.")
+    sent_on || msg.subject.starts_with(b"$JS.ACK.")
 }
 
 fn here(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &Inbound<'_>) -> bool {
     if let Some(ack) = AckSubject::parse(msg.subject) {
-        return take_ack(replica, &ack, msg);
+        return take_ack(context, replica, &ack, msg);
     }
     match ApiRoute::parse(msg.subject) {
         Some(ApiRoute::ConsumerMsgNext { consumer, .. }) => take_pull(context, replica, consumer, msg),
@@ -178,7 +178,22 @@ fn here(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &Inbound<'_>)
     }
 }
 
-fn take_ack(replica: &Arc<StreamReplica>, ack: &AckSubject<'_>, msg: &Inbound<'_>) -> bool {
+/// Whether somebody takes acks of this consumer. Only the leader's word counts: while there is none, or it has not begun,
+/// an ack gets no answer rather than a wrong one.
+fn takes_acks(replica: &StreamReplica, consumer: &str) -> bool {
+    let inner = replica.lock();
+    inner.leading.is_none()
+        || inner.state.consumers().by_name(consumer).is_some_and(|(_, consumer)| consumer.config().tracks_acks())
+}
+
+/// Takes an ack; false if its consumer is gone, or has none: then nobody listens.
+fn take_ack(context: &Context, replica: &Arc<StreamReplica>, ack: &AckSubject<'_>, msg: &Inbound<'_>) -> bool {
+    if !takes_acks(replica, ack.consumer) {
+        return false;
+    }
+    let answer = |to: &[u8], headers: &[u8]| {
+        context.broker.publish(&Inbound { subject: to, reply: None, headers, payload: &[] });
+    };
     let mut reply = msg.reply.map(Bytes::copy_from_slice);
     let verb = match parse_kind(msg.payload) {
         AckKind::Ack => AckVerb::Ack,
@@ -187,10 +202,22 @@ fn take_ack(replica: &Arc<StreamReplica>, ack: &AckSubject<'_>, msg: &Inbound<'_
         AckKind::Terminate { reason } => AckVerb::Term { reason: reason.map(str::to_owned) },
         // Its reply subject is where the next messages go: it gets no confirmation beside them.
         AckKind::Next(body) => match (pull::PullRequest::parse(body), reply.take()) {
-            (Ok(request), Some(to)) => AckVerb::Next(pull_request(to, &request)),
+            (Ok(request), Some(to)) => match request.over_before_it_began() {
+                Some(end) => {
+                    answer(&to, &end);
+                    AckVerb::Ack
+                }
+                None => AckVerb::Next(pull_request(to, &request)),
+            },
             _ => AckVerb::Ack,
         },
-        AckKind::Unknown => return true,
+        AckKind::Unknown => {
+            // It changes nothing, and whoever asks hears that it came, as from nats-server.
+            if let Some(to) = &reply {
+                answer(to, &[]);
+            }
+            return true;
+        }
     };
     let seqs = (StreamSeq::new(ack.stream_seq), ConsumerSeq::new(ack.consumer_seq));
     replica.ack(ack.consumer, Ack { seq: seqs.0, cseq: seqs.1, verb, reply });
@@ -203,8 +230,7 @@ fn pull_request(reply: Bytes, request: &pull::PullRequest) -> PullRequest {
         reply,
         batch: u32::try_from(request.batch).unwrap_or(1),
         no_wait: request.no_wait,
-        // A time in the past is over at once, which is not the same as no time at all.
-        expires_ns: if request.expires < 0 { Some(1) } else { positive(request.expires) },
+        expires_ns: positive(request.expires),
         max_bytes: positive(request.max_bytes),
         heartbeat_ns: positive(request.idle_heartbeat),
     }
@@ -213,14 +239,18 @@ fn pull_request(reply: Bytes, request: &pull::PullRequest) -> PullRequest {
 fn take_pull(context: &Arc<Context>, replica: &Arc<StreamReplica>, consumer: &str, msg: &Inbound<'_>) -> bool {
     // A pull without an inbox has nowhere to deliver to.
     let Some(reply) = msg.reply else { return true };
-    match pull::PullRequest::parse(msg.payload) {
-        Ok(request) => replica.pull(consumer, pull_request(Bytes::copy_from_slice(reply), &request)),
-        Err(status) => {
-            let block = status.block();
-            context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload: &[] });
-            true
-        }
+    let end = match pull::PullRequest::parse(msg.payload) {
+        Ok(request) => match request.over_before_it_began() {
+            Some(end) => end,
+            None => return replica.pull(consumer, pull_request(Bytes::copy_from_slice(reply), &request)),
+        },
+        Err(status) => status.block(),
+    };
+    if replica.lock().state.consumers().id_of(consumer).is_none() {
+        return false;
     }
+    context.broker.publish(&Inbound { subject: reply, reply: None, headers: &end, payload: &[] });
+    true
 }
 
 /// `subject u16 | reply u16 | headers u32 | bytes`: one message for a stream's leader on another node.

@@ -6,7 +6,7 @@ use headwater_core::ids::StreamSeq;
 use headwater_core::stream::{Command, DeleteMessage, Records, Rejection};
 use headwater_protocol::api::envelope::Success;
 use headwater_protocol::api::error;
-use headwater_protocol::api::message::{MsgDeleteRequest, MsgGetResponse, StoredMessage, parse_msg_get};
+use headwater_protocol::api::message::{MsgDeleteRequest, MsgGet, MsgGetResponse, StoredMessage, parse_msg_get};
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::rfc3339::ApiTime;
 
@@ -17,7 +17,7 @@ use crate::node::Context;
 use crate::stream::commands::CommandError;
 
 pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
-    let pick = parse_msg_get(payload)?;
+    let MsgGet { pick, no_hdr } = parse_msg_get(payload)?;
     let replica = leader_of(context, stream)?;
     let inner = replica.lock();
     let seq = pick_one(&inner.state, &inner.store, &pick).ok_or(error::NO_MESSAGE_FOUND)?;
@@ -25,7 +25,7 @@ pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, pa
     let message = StoredMessage {
         subject: String::from_utf8_lossy(record.subject()).into_owned(),
         seq: seq.get(),
-        headers: record.headers().to_vec(),
+        headers: if no_hdr { Vec::new() } else { record.headers().to_vec() },
         payload: record.payload().to_vec(),
         time: ApiTime::from_ns(record.ts().get()),
     };

@@ -325,7 +325,7 @@ pub(crate) fn cluster_info(
         for id in state.members.nodes.iter().filter(|id| **id != replica.spec.raft_id.get()) {
             let matched = state.matched.iter().find(|(m, _)| m == id).map_or(0, |(_, at)| *at);
             let lag = state.accepted.saturating_sub(matched);
-            let offline = !context.transport.is_up(*id);
+            let offline = !context.transport.is_up(context.node_of(*id));
             let heard = state.heard_ms.iter().find(|(m, _)| m == id).map(|(_, ms)| *ms);
             replicas.push(PeerInfo {
                 name: names.get(id).cloned().unwrap_or_else(|| id.to_string()),

@@ -101,6 +101,12 @@ impl MetaReplica {
         self.changed.notify_one();
     }
 
+    /// As [`MetaReplica::fail`]: the cluster remembers more than this disk holds.
+    pub(crate) fn quarantine(&self, why: &str) {
+        self.inner.lock().phase.quarantined(why);
+        self.fail(why.to_owned());
+    }
+
     /// Why this copy has stopped.
     pub(crate) fn failure(&self) -> Option<String> {
         self.inner.lock().failed.clone()
@@ -183,7 +189,7 @@ impl MetaReplica {
                 }
             }
             // The log keeps everything meanwhile.
-            Err(error) if passes(error.kind()) => {
+            Err(error) if passes(&error) => {
                 tracing::warn!(%error, "the catalogue's checkpoint waits for room on the disk");
             }
             Err(error) => {

@@ -256,4 +256,29 @@ mod tests {
         put_vote_request(&mut out, &request);
         assert_eq!(read_vote_request(&mut Reader(out.freeze())).unwrap(), request);
     }
+
+    #[test]
+    fn votes_and_members_are_as_documented() {
+        let page = include_str!("../../../docs/formats/raft.md");
+        let shown = |text: &str| assert!(page.lines().any(|line| line == text), "{text}");
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+        let vote = vote_bytes(&Vote::new_committed(3, 77));
+        assert_eq!(vote.len(), 17);
+        shown(&hex(&vote));
+        assert_eq!(Reader(vote).vote().unwrap(), Vote::new_committed(3, 77));
+        assert_eq!(vote_bytes(&Vote::new(3, 77)).last(), Some(&0));
+
+        let json = |members: &Members| serde_json::to_string(members).unwrap();
+        let voters = Members { at: None, configs: vec![[77, 78, 79].into()], nodes: [77, 78, 79, 80].into() };
+        let entry = entry_from(3, 41, ENTRY_MEMBERS, Bytes::from(json(&voters))).unwrap();
+        let (kind, payload) = entry_payload(&entry);
+        assert_eq!((kind, payload), (2, Bytes::from(json(&voters))));
+        shown(&json(&voters));
+        let configs = vec![[77, 78, 79].into(), [77, 78, 80].into()];
+        let joint = Members { at: Some(log_pos(3, 42)), configs, ..voters };
+        shown(&json(&joint));
+        assert_eq!(from_stored(&to_stored(&joint)), joint);
+        assert_eq!((ENTRY_BLANK, ENTRY_COMMAND), (0, 1));
+        assert!(page.contains(&json(&Members::default())));
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headwater_core::ids::GroupId;
+use headwater_core::ids::{GroupId, LogIndex};
 use headwater_storage::wal::Wal;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -132,7 +132,9 @@ impl RaftGroup {
             return Err(StartError::PurgedPastPersisted { group, purged, persisted });
         }
 
-        let log = LogStore::open(wal, group, found.as_ref(), sync).map_err(|e| fail(e.to_string()))?;
+        let files = Arc::clone(&replica);
+        let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
+        let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
         let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
         let factory = Factory { net, group: group.get() };
         let closed = Arc::<AtomicBool>::default();
@@ -158,6 +160,11 @@ impl RaftGroup {
             Ok(()) | Err(RaftError::APIError(openraft::errors::InitializeError::NotAllowed(_))) => Ok(()),
             Err(e) => Err(e.to_string()),
         }
+    }
+
+    /// Whether this member may ask for votes. It grants them, and follows, in any case.
+    pub(crate) fn stand_for_election(&self, may: bool) {
+        self.raft.runtime_config().elect(may);
     }
 
     pub(crate) async fn is_initialized(&self) -> bool {

@@ -68,7 +68,11 @@ pub(super) struct LogStore {
     group: GroupId,
     sync: Arc<EffectiveSync>,
     shared: Arc<Mutex<Shared>>,
+    persisted: Persisted,
 }
+
+/// How far the replica behind a log is in its synced files.
+pub(super) type Persisted = Arc<dyn Fn() -> LogIndex + Send + Sync>;
 
 impl LogStore {
     /// Takes over what the WAL scan found for `group`; `None` for a group that never wrote.
@@ -77,6 +81,7 @@ impl LogStore {
         group: GroupId,
         found: Option<&GroupLog>,
         sync: Arc<EffectiveSync>,
+        persisted: Persisted,
     ) -> io::Result<Self> {
         let vote = match found.and_then(|f| f.vote.clone()) {
             Some(bytes) => Some(codec::Reader(bytes).vote().map_err(io::Error::other)?),
@@ -85,7 +90,7 @@ impl LogStore {
         let purged = found.and_then(|f| f.purged.map(to_log_id));
         let last = found.and_then(|f| f.last.map(to_log_id)).or(purged);
         let committed = found.and_then(|f| f.committed.map(to_log_id));
-        Ok(Self { wal, group, sync, shared: Arc::new(Mutex::new(Shared { vote, committed, purged, last })) })
+        Ok(Self { wal, group, sync, shared: Arc::new(Mutex::new(Shared { vote, committed, purged, last })), persisted })
     }
 
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
@@ -267,6 +272,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        // I-4. An asynchronous snapshot needs the log after `persisted` too, so this keeps that as well.
+        let persisted = (self.persisted)();
+        assert!(upto.index() <= persisted.get(), "the log of {} purged to {upto} past {persisted}", self.group);
         {
             let mut shared = self.shared.lock();
             shared.purged = Some(upto);

@@ -5,6 +5,7 @@
 
 mod codec;
 mod group;
+mod heartbeats;
 mod log_store;
 mod machine;
 mod network;
@@ -14,7 +15,7 @@ mod suite;
 pub(crate) mod transfer;
 mod types;
 
-pub(crate) use group::{GroupKind, GroupParams, Proposed, RaftGroup, WriteError};
+pub(crate) use group::{GroupKind, GroupParams, Proposed, RaftGroup, StartError, WriteError};
 pub(crate) use log_store::EffectiveSync;
 pub(crate) use machine::{Committed, Replica, SnapshotHead};
 pub(crate) use network::{Directory, RaftNet, kind};

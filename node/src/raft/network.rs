@@ -21,6 +21,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 use super::codec::{self, Reader};
+use super::heartbeats::Heartbeats;
 use super::machine::SnapshotBody;
 use super::transfer;
 use super::types::*;
@@ -36,6 +37,8 @@ pub(crate) mod kind {
     pub(crate) const TRANSFER_LEADER: u8 = 0x06;
     pub(crate) const APPEND_CLOSE: u8 = 0x07;
     pub(crate) const APPEND_GONE: u8 = 0x08;
+    /// Entry-less appends of many groups; see [`super::super::heartbeats`].
+    pub(crate) const HEARTBEATS: u8 = 0x09;
 }
 
 /// A replication stream with no answer for this long is dead (a lost response would wedge it for ever).
@@ -56,6 +59,7 @@ pub(crate) struct RaftNet {
     pub(super) transport: Transport,
     pub(super) directory: Arc<dyn Directory>,
     streams: Arc<Mutex<HashMap<u64, (NodeId, Results)>>>,
+    heartbeats: Heartbeats,
     next_stream: Arc<AtomicU64>,
 }
 
@@ -63,7 +67,7 @@ impl RaftNet {
     pub(crate) fn new(transport: Transport, directory: Arc<dyn Directory>) -> Self {
         // Stream ids start anywhere: what is still on its way for a stream of an earlier boot must match none of this one.
         let next_stream = Arc::new(AtomicU64::new(rand::random()));
-        Self { transport, directory, streams: Arc::default(), next_stream }
+        Self { transport, directory, streams: Arc::default(), heartbeats: Heartbeats::default(), next_stream }
     }
 
     /// An APPEND_RESULT frame arrived.
@@ -149,6 +153,21 @@ impl Client {
         out
     }
 
+    /// Sends an entry-less append with those of other groups to the same peer.
+    async fn beat(
+        &self,
+        rpc: &AppendEntriesRequest<TypeConfig>,
+        patience: Duration,
+    ) -> Result<codec::AppendResult, RPCError<TypeConfig>> {
+        let (node, transport) = (self.node()?, self.net.transport.clone());
+        let request: BytesMut = codec::append_request(self.head(), rpc).iter().flatten().copied().collect();
+        let carry = move |body: Bytes| async move {
+            transport.request(node, kind::HEARTBEATS, &[body], patience).await.map_err(|e| e.to_string())
+        };
+        let answer = self.net.heartbeats.beat(node, request.freeze(), carry).await.map_err(unreachable)?;
+        codec::read_append_result(&mut Reader(answer)).map_err(bad)
+    }
+
     async fn unary(&self, kind: u8, parts: &[Bytes], option: &RPCOption) -> Result<Reader, RPCError<TypeConfig>> {
         let node = self.node()?;
         match self.net.transport.request(node, kind, parts, option.hard_ttl()).await {
@@ -193,8 +212,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 let Some(rpc) = input.next().await else {
                     return Ok(Box::pin(futures::stream::empty()) as BoxStream<'s, _>);
                 };
-                let mut r = self.unary(kind::APPEND_UNARY, &codec::append_request(self.head(), &rpc), &option).await?;
-                let result = codec::read_append_result(&mut r).map_err(bad)?;
+                let result = self.beat(&rpc, option.hard_ttl()).await?;
                 return Ok(Box::pin(futures::stream::iter([Ok(result)])) as BoxStream<'s, _>);
             }
             let stream: ResultStream = pipelined(self.net.clone(), self.node()?, self.group, self.target, input);

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
+use futures::future::join_all;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, TransferLeaderRequest};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
@@ -14,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{self, Reader};
+use super::heartbeats;
 use super::network::kind;
 use super::transfer;
 use super::types::*;
@@ -21,6 +24,9 @@ use crate::transport::{NodeId, Respond, Transport};
 
 /// Requests of one replication stream that wait for openraft; the sender pipelines at most 64.
 const STREAM_WINDOW: usize = 256;
+
+/// How long one group may take over a heartbeat that came in a frame with others.
+const HEARTBEAT_ANSWER_MAX: Duration = Duration::from_millis(100);
 
 /// A group that is open here.
 #[derive(Clone)]
@@ -160,8 +166,23 @@ impl Receiver {
     pub(crate) fn on_request(&self, kind: u8, body: Bytes, respond: Respond) {
         let this = self.clone();
         tokio::spawn(async move {
-            respond.send(this.answer(kind, Reader(body)).await.map(|b| vec![b]));
+            let answer = match kind {
+                kind::HEARTBEATS => this.answer_heartbeats(body).await,
+                _ => this.answer(kind, Reader(body)).await,
+            };
+            respond.send(answer.map(|b| vec![b]));
         });
+    }
+
+    /// Answers each heartbeat of a frame; a group that is slow to answer holds the others up for no longer than this.
+    async fn answer_heartbeats(&self, body: Bytes) -> Result<Bytes, String> {
+        let requests = heartbeats::read_requests(body).map_err(|e| e.to_string())?;
+        let answers = join_all(requests.into_iter().map(|request| async {
+            let answer = self.answer(kind::APPEND_UNARY, Reader(request));
+            let answer = tokio::time::timeout(HEARTBEAT_ANSWER_MAX, answer).await;
+            answer.unwrap_or_else(|_| Err("the group is slow to answer".to_owned()))
+        }));
+        Ok(heartbeats::encode_answers(&answers.await))
     }
 
     async fn answer(&self, kind: u8, mut r: Reader) -> Result<Bytes, String> {
@@ -248,11 +269,11 @@ async fn serve_stream(
     requests: mpsc::Receiver<Request>,
 ) {
     let Member { raft, told, .. } = member;
-    let (commits, mut commit_of_next) = mpsc::unbounded_channel();
+    let (commits, mut commit_of_next) = mpsc::channel(STREAM_WINDOW);
     let input = futures::stream::unfold((requests, commits), |(mut requests, commits)| async move {
         let (_, request) = requests.recv().await?;
         // Fails only when the results are read no more.
-        let _ended = commits.send(told_commit(&request));
+        let _ended = commits.send(told_commit(&request)).await;
         Some((request, (requests, commits)))
     });
     let mut results = Box::pin(raft.stream_append(Box::pin(input)));

@@ -17,7 +17,7 @@ use headwater_storage::checkpoint::MetaCheckpoint;
 use headwater_storage::disk::{Disk, RealDisk, SimDisk, publish};
 use headwater_storage::wal::{AppendBatch, Need, Wal, WalEntry, WalOptions};
 use openraft::StorageError;
-use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::storage::{EntryResponder, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ use super::network::{Directory, RaftNet};
 use super::receiver::Receiver;
 use super::transfer::{FileEntry, Outgoing, Staged};
 use super::types::*;
-use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Respond, Transport};
+use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Refusal, Respond, Transport};
 
 const GROUP: GroupId = GroupId::new(7);
 
@@ -188,7 +188,10 @@ impl StoreBuilder<TypeConfig, LogStore, Wired, Store> for Builder {
     async fn build(&self) -> Result<(Store, LogStore, Wired), StorageError<TypeConfig>> {
         let dir = TempDir::new().unwrap();
         let (wal, _) = Wal::open(Arc::new(RealDisk), &dir.path().join("wal"), options()).unwrap();
-        let log = LogStore::open(wal.clone(), GROUP, None, EffectiveSync::new(SyncMode::Always)).unwrap();
+        // The suite purges logs whose entries were never applied.
+        let everything = Arc::new(|| LogIndex::new(u64::MAX));
+        let sync = EffectiveSync::new(SyncMode::Always);
+        let log = LogStore::open(wal.clone(), GROUP, None, sync, everything).unwrap();
         let machine = Machine::new(Arc::new(InApply(dir.path().to_owned())), Arc::default());
         let staging = dir.path().join("staging");
         Ok((Store { wal, _dir: dir }, log, Wired { machine, staging }))
@@ -201,6 +204,21 @@ fn options() -> WalOptions {
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+#[test]
+#[should_panic(expected = "purged to")]
+fn a_log_is_never_purged_past_what_is_persisted() {
+    let dir = TempDir::new().unwrap();
+    let (wal, _) = Wal::open(Arc::new(RealDisk), &dir.path().join("wal"), options()).unwrap();
+    let _stopped_at_the_end = Store { wal: wal.clone(), _dir: dir };
+    let persisted = Arc::new(|| LogIndex::new(5));
+    let mut log = LogStore::open(wal, GROUP, None, EffectiveSync::new(SyncMode::Always), persisted).unwrap();
+    let purge = |index| to_log_id(log_pos(1, index));
+    run(async {
+        log.purge(purge(5)).await.unwrap();
+        log.purge(purge(6)).await.unwrap();
+    });
 }
 
 #[test]
@@ -252,9 +270,10 @@ impl PeerHandler for Alone {
     fn local_hello(&self) -> LocalHello {
         serde_json::from_value(serde_json::json!({ "node_name": "n1", "node_id": 1 })).unwrap()
     }
-    fn on_hello(&self, _: &PeerHello) -> Result<(), String> {
-        Err("alone".to_owned())
+    fn on_hello(&self, _: &PeerHello) -> Result<(), Refusal> {
+        Err("alone".to_owned().into())
     }
+    fn on_banned(&self, _: &str) {}
     fn on_up(&self, _: &PeerHello) {}
     fn on_down(&self, _: NodeId) {}
     fn on_message(&self, _: NodeId, _: u8, _: Bytes) {}

@@ -31,7 +31,19 @@ impl StreamReplica {
             if let Some(failure) = &self.lock().failed {
                 return failure.why.clone();
             }
-            self.follow_leadership(&raft.state());
+            if self.is_starting_over() {
+                return "its peers have to go on with what their logs hold".to_owned();
+            }
+            let state = raft.state();
+            if state.leader.is_some() && self.sits_out() {
+                self.sit_out(false);
+                raft.stand_for_election(true);
+            }
+            if state.leader.is_some() && self.context.streams.kept_out(self.spec.stream.get()).is_some() {
+                self.context.streams.keep_out(self.spec.stream, None);
+                self.is_let_in();
+            }
+            self.follow_leadership(&state);
             self.propose_sealed(&raft).await;
             let persisted = self.lock().flushing.persisted();
             if persisted > reported {
@@ -48,7 +60,7 @@ impl StreamReplica {
             return;
         }
         let leads = now.role == Role::Leader;
-        self.follow(now.leader);
+        self.follow(now.leader.map(|id| self.context.node_of(id)));
         match &inner.leading {
             Some(leading) if !leads || leading.term.get() != now.term => self.stop_leading(&mut inner),
             _ => {}

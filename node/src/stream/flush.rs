@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headwater_core::durability::Durability;
+use headwater_core::durability::{Durability, FlushMode};
 use headwater_core::flush_policy::{self, FlushFacts, FlushWant};
 use headwater_core::ids::{LogIndex, LogPosition};
+use headwater_core::stream::StorageKind;
 use headwater_storage::blocks::{self, FlushDone, FlushStage};
 use headwater_storage::checkpoint::CheckpointImage;
 
@@ -32,8 +33,8 @@ pub(crate) struct Flushing {
     running: Arc<()>,
     /// Held while a snapshot mark is written.
     marking: Arc<()>,
-    /// The state came as a snapshot, and the files still say so.
-    installed: bool,
+    /// The state came as a snapshot at this index, and the files still say so: the log does not reach it yet.
+    installed: Option<LogIndex>,
     /// No job may start: the files are about to be replaced.
     held: bool,
     busy: bool,
@@ -61,7 +62,7 @@ impl Flushing {
         Self {
             running: Arc::new(()),
             marking: Arc::new(()),
-            installed: false,
+            installed: None,
             held: false,
             busy: false,
             checkpointing: false,
@@ -118,7 +119,12 @@ impl Flushing {
 
     /// The state came as a snapshot before this start, and the files still say so.
     pub(crate) fn set_installed(&mut self) {
-        self.installed = true;
+        self.installed = Some(self.persisted);
+    }
+
+    /// The index up to which the state came as a snapshot, until a checkpoint of this replica's own.
+    pub(crate) fn installed_at(&self) -> Option<LogIndex> {
+        self.installed
     }
 
     /// Whether a job is under way.
@@ -155,7 +161,7 @@ impl Flushing {
         self.samples.clear();
         self.mark = None;
         self.to_prove = None;
-        self.installed = true;
+        self.installed = Some(head.at.index);
         self.held = false;
         self.busy = false;
         self.checkpointing = false;
@@ -206,6 +212,9 @@ impl StreamReplica {
             barrier: f.barrier.filter(|b| *b > f.persisted).map(|b| b.min(inner.state.applied().index)),
             wait_stored: waits(super::gate::Need::Stored).filter(|i| *i > stored),
             wait_stored_synced: synced_wait,
+            flush_sync: self.is_replicated()
+                && f.mode.flush == FlushMode::Sync
+                && inner.state.settings().storage == StorageKind::File,
             log_pressure: f.log_pressure,
             oldest_unpersisted_ns: f
                 .oldest_unpersisted
@@ -333,11 +342,11 @@ impl StreamReplica {
                     assert!(head.at.index >= inner.flushing.persisted, "persisted never moves back");
                     inner.flushing.persisted = head.at.index;
                     inner.flushing.head = Some(head);
-                    if std::mem::take(&mut inner.flushing.installed)
+                    if let Some(at) = inner.flushing.installed.take()
                         && let Err(error) = crate::log_check::clear_installed(&*self.context.disk, &self.dir)
                     {
                         tracing::warn!(stream = self.spec.name, %error, "tried again after the next checkpoint");
-                        inner.flushing.installed = true;
+                        inner.flushing.installed = Some(at);
                     }
                     if inner.flushing.barrier.is_some_and(|b| b <= inner.flushing.persisted) {
                         inner.flushing.barrier = None;

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use headwater_core::durability::{Durability, FlushMode, SyncMode};
+use headwater_core::frame::FrameKind;
 use headwater_core::ids::LogIndex;
+use headwater_core::stream::StorageKind;
 
 use super::acks::PendingAck;
 use super::leading::{CommandFate, CommandWaiter};
@@ -17,6 +20,29 @@ pub(crate) enum Need {
     Stored,
     /// Synced.
     StoreSynced,
+}
+
+impl Need {
+    /// What an entry of this kind needs in a stream with such settings in force.
+    pub(crate) fn of(replicated: bool, storage: StorageKind, effective: Durability, kind: FrameKind) -> Need {
+        if !replicated {
+            // R1 has no log behind it. What may remove the last sequence is synced in every mode, before success.
+            let removes =
+                matches!(kind, FrameKind::Purge | FrameKind::DeleteMessage | FrameKind::Expire | FrameKind::Remove);
+            return match effective.sync {
+                SyncMode::Always => Need::StoreSynced,
+                _ if removes => Need::StoreSynced,
+                SyncMode::Interval => Need::Stored,
+                SyncMode::NoWait => Need::Applied,
+            };
+        }
+        match (effective.flush, effective.sync) {
+            _ if storage == StorageKind::Memory => Need::Applied,
+            (FlushMode::Async, _) => Need::Applied,
+            (FlushMode::Sync, SyncMode::Always) => Need::StoreSynced,
+            (FlushMode::Sync, _) => Need::Stored,
+        }
+    }
 }
 
 /// What is answered when an entry is safe enough.
@@ -73,6 +99,31 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_log_a_removal_is_synced_in_every_mode() {
+        use FrameKind as Kind;
+        let need = |replicated, storage, sync, flush, kind| {
+            Need::of(replicated, storage, Durability { sync, interval_ms: 0, flush }, kind)
+        };
+        let r1 = |sync, kind| need(false, StorageKind::File, sync, FlushMode::Sync, kind);
+        for (sync, publish) in [
+            (SyncMode::Always, Need::StoreSynced),
+            (SyncMode::Interval, Need::Stored),
+            (SyncMode::NoWait, Need::Applied),
+        ] {
+            assert_eq!(r1(sync, Kind::Messages), publish, "{sync:?}");
+            for removal in [Kind::Purge, Kind::DeleteMessage, Kind::Expire, Kind::Remove] {
+                assert_eq!(r1(sync, removal), Need::StoreSynced, "{sync:?} {removal:?}");
+            }
+        }
+        let r3 = |sync, flush| need(true, StorageKind::File, sync, flush, Kind::Purge);
+        assert_eq!(r3(SyncMode::Always, FlushMode::Async), Need::Applied, "the log has it");
+        assert_eq!(r3(SyncMode::Always, FlushMode::Sync), Need::StoreSynced);
+        assert_eq!(r3(SyncMode::Interval, FlushMode::Sync), Need::Stored);
+        let memory = need(true, StorageKind::Memory, SyncMode::Always, FlushMode::Sync, Kind::Messages);
+        assert_eq!(memory, Need::Applied, "its files are nothing that is waited for");
+    }
 
     fn answers() -> Answers {
         Answers::default()

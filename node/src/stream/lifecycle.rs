@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headwater_core::catalog::{CatalogCommand, StreamEntry, Verdict};
-use headwater_core::ids::StreamId;
+use headwater_core::ids::{RaftNodeId, StreamId};
+use headwater_core::recovery::{PhaseLatch, RecoveryPlan};
+use headwater_core::rejoin::Standing;
+use headwater_storage::replica_file::ReplicaFile;
 
-use super::replica::{ReplicaSpec, StreamReplica};
+use super::rejoin::{self, Ended};
+use super::replica::{Failure, ReplicaSpec, StreamReplica};
 use crate::jetstream::streams::config_of;
 use crate::node::Context;
-use crate::raft::{GroupKind, GroupParams, RaftGroup};
+use crate::raft::{GroupKind, GroupParams, RaftGroup, StartError};
 
 /// A group whose Raft task died is reopened after this long, doubling; beyond the second figure it is given up.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
@@ -18,6 +22,8 @@ const REOPEN: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 const STABLE: Duration = Duration::from_secs(60);
 /// A replica that could not be opened, or had to stop for a reason that may pass, is tried again after this long.
 const REOPEN_FAILED: Duration = Duration::from_secs(5);
+/// A damaged replica fetches everything from its peers so many times per boot; then something else is wrong.
+const REJOINS_MAX: u32 = 3;
 
 /// Makes what is open match the catalogue. Called whenever either may have changed.
 pub(crate) async fn reconcile(context: &Arc<Context>) {
@@ -27,12 +33,13 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
         close(context, id).await;
     }
     for entry in &entries {
-        let only = (entry.replicas.len() == 1).then(|| entry.replicas.first().map(|r| r.raft_id.get())).flatten();
+        context.members.know(entry);
+        let only = entry.replicas.first().filter(|_| entry.replicas.len() == 1);
+        let only = only.map(|replica| entry.incarnation_of(replica).get());
         context.streams.know(entry.id, &entry.key.name, only);
         context.broker.add_stream(entry.id.get(), &entry.subjects);
-        let mine = entry.replicas.iter().find(|r| r.node.as_str() == context.config.name);
-        if mine.is_some_and(|m| m.raft_id.get() == context.node_id) && context.streams.start_opening(entry.id) {
-            tokio::spawn(keep_open(Arc::clone(context), entry.clone()));
+        if member_here(context, entry).is_some() && context.streams.start_opening(entry.id) {
+            tokio::spawn(keep_open(Arc::clone(context), entry.id));
         }
         if let Some(replica) = context.streams.local(entry.id.get()).filter(|r| r.leads()) {
             adopt(&replica, entry);
@@ -41,24 +48,64 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
     remove_data(context).await;
 }
 
+/// The member that the catalogue places on this node, in this life of its disk.
+fn member_here(context: &Context, entry: &StreamEntry) -> Option<RaftNodeId> {
+    let here = entry.replicas.iter().find(|replica| replica.node.as_str() == context.config.name)?;
+    (entry.incarnation_of(here).get() == context.node_id).then_some(here.raft_id)
+}
+
 /// Opens a replica and runs it until the stream is closed here. One that stopped for a reason that may pass, a full disk
-/// for one, is opened anew from its files after a while.
-async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
-    let (id, name) = (entry.id, &entry.key.name);
+/// for one, is opened anew from its files after a while; one that may have lost something, or is damaged, is kept out of
+/// its group until its peers let it in again.
+async fn keep_open(context: Arc<Context>, id: StreamId) {
     // A node whose catalogue has stopped serves nothing.
     let is_barred = || context.stopping.is_cancelled() || context.meta.replica.failure().is_some();
+    let mut rejoins = 0;
     while context.streams.is_wanted(id) && !is_barred() {
-        let replica = match open(&context, &entry).await {
-            Ok(replica) => replica,
-            Err(error) => {
-                tracing::error!(stream = name, error, "replica not opened; its files stay as they are");
-                context.streams.not_opened(id, error);
-                pause(&context, REOPEN_FAILED).await;
+        let entry = context.meta.read(|c| c.stream(id).cloned());
+        let Some((entry, own)) = entry.and_then(|entry| member_here(&context, &entry).map(|own| (entry, own))) else {
+            pause(&context, REOPEN_FAILED).await;
+            continue;
+        };
+        let name = &entry.key.name;
+        // A replica that keeps being damaged is left to a person.
+        let may_rejoin = entry.replicas.len() > 1 && rejoins < REJOINS_MAX;
+        let (replica, standing) = match open(&context, &entry, own).await {
+            Ok(opened) => opened,
+            Err(NotOpened { why, is_damage }) => {
+                tracing::error!(stream = name, error = why, "replica not opened; its files stay as they are");
+                context.streams.not_opened(id, why);
+                if !(is_damage && may_rejoin) {
+                    pause(&context, REOPEN_FAILED).await;
+                } else if rejoin::keep_out(&context, &entry, own, Standing::Damaged).await == Ended::NewMember {
+                    rejoins += 1;
+                }
                 continue;
             }
         };
-        if is_barred() || !context.streams.open(Arc::clone(&replica)) {
+        if context.stopping.is_cancelled() || !context.streams.open(Arc::clone(&replica)) {
             return;
+        }
+        if let Some(why) = context.meta.replica.failure() {
+            // It came while the files were read.
+            replica.quarantine(&mut replica.lock(), &why);
+            return;
+        }
+        if let Some(standing @ Standing::MayHaveLost { .. }) = standing {
+            match rejoin::keep_out(&context, &entry, own, standing).await {
+                Ended::NewMember => {
+                    replica.close();
+                    replica.flushed_out().await;
+                    continue;
+                }
+                Ended::Gone => return,
+                Ended::Resume { stands } => {
+                    replica.sit_out(!stands);
+                    let from = replica.lock().flushing.persisted();
+                    let last = rejoin::log_end(&replica).index;
+                    replica.lock().phase = PhaseLatch::new(&RecoveryPlan::Replay { from }, last);
+                }
+            }
         }
         tokio::spawn(Arc::clone(&replica).run_pumps());
         if replica.is_replicated() {
@@ -80,9 +127,17 @@ async fn keep_open(context: Arc<Context>, entry: StreamEntry) {
             if passes {
                 break;
             }
+            if may_rejoin {
+                match rejoin::keep_out(&context, &entry, own, Standing::Damaged).await {
+                    Ended::NewMember => rejoins += 1,
+                    Ended::Resume { .. } => {}
+                    Ended::Gone => return,
+                }
+                break;
+            }
         }
         replica.flushed_out().await;
-        tracing::info!(stream = name, "opening the replica anew from its files");
+        tracing::info!(stream = name, "opening the replica anew");
     }
 }
 
@@ -93,18 +148,28 @@ async fn pause(context: &Context, time: Duration) {
     }
 }
 
-async fn open(context: &Arc<Context>, entry: &StreamEntry) -> Result<Arc<StreamReplica>, String> {
+struct NotOpened {
+    why: String,
+    is_damage: bool,
+}
+
+async fn open(
+    context: &Arc<Context>,
+    entry: &StreamEntry,
+    own: RaftNodeId,
+) -> Result<(Arc<StreamReplica>, Option<Standing>), NotOpened> {
     let spec = ReplicaSpec {
         stream: entry.id,
         group: entry.group,
-        raft_id: headwater_core::ids::RaftNodeId::new(context.node_id),
+        raft_id: own,
         name: entry.key.name.clone(),
         replicas: u32::try_from(entry.replicas.len()).unwrap_or(u32::MAX),
     };
     let (context, created) = (Arc::clone(context), entry.created);
     // It reads every block of the stream.
     let opened = tokio::task::spawn_blocking(move || super::open::open(&context, spec, created)).await;
-    opened.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    let opened = opened.map_err(|e| NotOpened { why: e.to_string(), is_damage: false })?;
+    opened.map_err(|e| NotOpened { why: e.to_string(), is_damage: e.is_damage() })
 }
 
 /// Runs the replica's Raft member, and reopens it on its storage when its task has died. Returns when the replica is
@@ -127,18 +192,20 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
             replica: Arc::new(Arc::clone(replica)),
             net: context.net.clone(),
             receiver: context.receiver.clone(),
-            staging: super::open::incoming(&replica.dir),
+            staging: super::folders::incoming(&replica.dir),
         })
         .await;
         let raft = match started {
             Ok(raft) => raft,
             Err(error) => {
-                let mut inner = replica.lock();
-                replica.fail(&mut inner, error.to_string());
+                // What is wrong with the files is found anew at every opening; a lack of file descriptors passes.
+                let passes = matches!(error, StartError::Raft { .. });
+                replica.stop_with(&mut replica.lock(), Failure { why: error.to_string(), passes });
                 return;
             }
         };
         replica.lock().phase.loaded();
+        raft.stand_for_election(!replica.sits_out());
         replica.set_raft(raft.clone());
         if !entry.replaced {
             tokio::spawn(Arc::clone(replica).found(raft.clone(), voters.clone(), first));
@@ -154,6 +221,11 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
         replica.flushed_out().await;
         if opened.elapsed() > STABLE {
             wait = REOPEN.0;
+        }
+        if replica.has_started_over() {
+            tracing::info!(stream = replica.spec.name, why, "the group's task starts over");
+            replica.reopen();
+            continue;
         }
         if wait >= REOPEN.1 {
             // Its log contradicts the group's, for one: then it must not serve what it holds.
@@ -207,7 +279,12 @@ async fn remove_data(context: &Arc<Context>) {
     });
     for (id, group) in due {
         let (disk, dir) = (Arc::clone(&context.disk), super::open::dir_of(context, id));
-        let removed = tokio::task::spawn_blocking(move || super::open::remove(&*disk, &dir)).await;
+        let store = context.config.store_dir.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            super::folders::remove(&*disk, &dir)?;
+            ReplicaFile::remove(&*disk, &store, id)
+        })
+        .await;
         match removed {
             Ok(Ok(())) => {
                 if let Err(error) = context.wal.drop_group(group) {

@@ -9,12 +9,14 @@ use headwater_core::ids::{Generation, LogIndex, LogPosition, StreamId, Timestamp
 use headwater_core::recovery::{
     self, CheckpointFound, LastRun, LogEnd, OpenFacts, PhaseLatch, RecoveryPlan, RejoinReason,
 };
+use headwater_core::rejoin::Standing;
 use headwater_core::stream::{Settings, StreamState};
-use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore, remove_stream};
+use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore};
 use headwater_storage::checkpoint::Checkpoint;
-use headwater_storage::disk::Disk;
+use headwater_storage::replica_file::ReplicaFile;
 use headwater_storage::wal::LastStop;
 
+use super::folders;
 use super::local::LOCAL_TERM;
 use super::replica::{ReplicaSpec, StreamReplica};
 use super::snapshot::SnapshotMark;
@@ -49,8 +51,67 @@ pub(crate) enum OpenError {
     Replay { stream: String, index: LogIndex, seq: headwater_core::ids::StreamSeq },
     #[error("the membership in the checkpoint of {0} does not parse")]
     Members(String),
+    #[error(
+        "{path} is gone, and with it the only copy of {stream}: put the folder back, or delete the stream", path = .folder.display()
+    )]
+    Gone { stream: String, folder: PathBuf },
+    #[error("{} cannot be used: {}", .0.display(), .1)]
+    Folder(PathBuf, io::Error),
+    #[error("the log of {0} could not be cleared: {1}")]
+    Log(String, String),
     #[error("what an interrupted snapshot left of {0} could not be cleared away: {1}")]
     Settle(String, io::Error),
+}
+
+impl OpenError {
+    /// Whether the files are damaged, so that only its peers can help.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            OpenError::File(error) => matches!(error, headwater_storage::FileError::Damaged { .. }),
+            OpenError::Image(..) | OpenError::Blocks { .. } | OpenError::Replay { .. } | OpenError::Members(_) => true,
+            OpenError::Gone { .. } | OpenError::Folder(..) | OpenError::Log(..) | OpenError::Settle(..) => false,
+        }
+    }
+}
+
+/// Makes sure that what is on disk belongs to this member of the group: what an earlier one left is removed.
+fn take_place(context: &Context, spec: &ReplicaSpec, dir: &Path) -> Result<ReplicaFile, OpenError> {
+    let (disk, store) = (&*context.disk, &context.config.store_dir);
+    let unusable = |e: io::Error| OpenError::Folder(dir.to_owned(), e);
+    let is_there = folders::is_there(disk, dir).map_err(unusable)?;
+    let found = ReplicaFile::load(disk, store, spec.stream)?;
+    if let Some(file) = found.filter(|file| file.raft_id == spec.raft_id) {
+        if !is_there && spec.replicas == 1 {
+            return Err(OpenError::Gone { stream: spec.name.clone(), folder: dir.to_owned() });
+        }
+        return Ok(file);
+    }
+    let is_first = spec.raft_id.get() == context.node_id;
+    if found.is_some() || !is_first {
+        // First the files, then the log, then the name of the new member: a crash between any two repeats all of it.
+        folders::remove(disk, dir)?;
+        clear_log(context, spec)?;
+    }
+    let weakest = if is_there && is_first && context.last_run.weak_since { SyncMode::NoWait } else { SyncMode::Always };
+    disk.create_dir_all(dir).map_err(unusable)?;
+    if let Some(parent) = dir.parent() {
+        disk.sync_dir(parent).map_err(unusable)?;
+    }
+    let file = ReplicaFile { raft_id: spec.raft_id, weakest, may_have_lost: false };
+    file.save(disk, store, spec.stream)?;
+    Ok(file)
+}
+
+/// Drops the group from the log; it stays dropped.
+fn clear_log(context: &Context, spec: &ReplicaSpec) -> Result<(), OpenError> {
+    let failed = |why: String| OpenError::Log(spec.name.clone(), why);
+    context.wal.drop_group(spec.group).map_err(|e| failed(e.to_string()))?;
+    let (done, synced) = std::sync::mpsc::sync_channel(1);
+    context.wal.sync_all(Box::new(move |result| {
+        // The receiver waits for it.
+        let _gone = done.send(result);
+    }));
+    synced.recv().map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))
 }
 
 /// The state every replica of a stream starts from: nothing of the configuration, which is the log's first entries.
@@ -108,37 +169,44 @@ pub(crate) fn read(context: &Context, spec: &ReplicaSpec, dir: &Path, created: T
     Ok(Opened { state, store, head })
 }
 
-/// Opens a replica, or says why it stays out. Its files are never changed by a failure. Blocking: it reads them all.
+/// Opens a replica, or says why it stays out; with a standing if it must not take part as it is. Its files are never
+/// changed by a failure. Blocking: it reads them all.
 pub(crate) fn open(
     context: &Arc<Context>,
     spec: ReplicaSpec,
     created: Timestamp,
-) -> Result<Arc<StreamReplica>, OpenError> {
+) -> Result<(Arc<StreamReplica>, Option<Standing>), OpenError> {
     let dir = dir_of(context, spec.stream);
+    let mut file = take_place(context, &spec, &dir)?;
     let unsettled = |e| OpenError::Settle(spec.name.clone(), e);
-    let before = settle(&*context.disk, &dir).map_err(unsettled)?;
+    let before = folders::settle(&*context.disk, &dir).map_err(unsettled)?;
     let opened = match read(context, &spec, &dir, created) {
         Err(error) if before => {
             tracing::error!(stream = spec.name, %error, "an interrupted snapshot cannot be opened; the state before it is taken");
-            put_back(&*context.disk, &dir).map_err(unsettled)?;
+            folders::put_back(&*context.disk, &dir).map_err(unsettled)?;
             read(context, &spec, &dir, created)?
         }
         opened => opened?,
     };
-    context.disk.remove_dir_all(&replaced(&dir)).map_err(unsettled)?;
+    folders::drop_replaced(&*context.disk, &dir).map_err(unsettled)?;
     let mark = SnapshotMark::read(&*context.disk, &dir);
     let log = context.wal.group(spec.group);
     let log_last = log.as_ref().and_then(|g| g.last).map_or(LogIndex::new(0), |p| p.index);
     let persisted = opened.head.0.map_or(LogIndex::new(0), |p| p.index);
     let last = context.last_run;
+    if last.clean_stop && file.weakest != SyncMode::Always {
+        // Everything is synced. The mode that is in force says so again, if it is a weak one.
+        file.weakest = SyncMode::Always;
+        file.save(&*context.disk, &context.config.store_dir, spec.stream)?;
+    }
     let effective = opened.state.durability().effective(spec.raft_id).sync;
     let facts = OpenFacts {
         last_run: last.known.then_some(LastRun {
             clean_stop: last.clean_stop,
             same_boot_and_mount: last.same_boot_and_mount,
             io_error: false,
-            weak_since: last.weak_since,
-            unwritten_confirmed: !last.clean_stop && effective == SyncMode::NoWait,
+            weak_since: last.weak_since && file.weakest != SyncMode::Always,
+            unwritten_confirmed: !last.clean_stop && file.weakest == SyncMode::NoWait,
         }),
         checkpoint: if opened.head.0.is_some() { CheckpointFound::Sound { persisted } } else { CheckpointFound::None },
         log_end: LogEnd::Clean,
@@ -149,16 +217,18 @@ pub(crate) fn open(
         in_memory: false,
     };
     let mut plan = recovery::decide(&facts);
+    let mut kept_out = None;
     if let RecoveryPlan::RejoinAsLearner { why } = plan {
-        if why != RejoinReason::Wiped {
-            // What was confirmed under a weaker mode may be missing from this log's end. See docs/operations/durability.md.
-            tracing::warn!(
-                stream = spec.name,
-                ?why,
-                "this replica may have lost messages that its relaxed sync mode confirmed"
-            );
-        }
+        // A node without a hard state is new: its id in this group is, too.
+        kept_out = (why != RejoinReason::Wiped).then_some(why);
         plan = RecoveryPlan::Replay { from: persisted };
+    }
+    if kept_out.is_some() && !file.may_have_lost {
+        // This boot looks like any other to the next one.
+        file.may_have_lost = true;
+        file.save(&*context.disk, &context.config.store_dir, spec.stream)?;
+    } else if file.may_have_lost && spec.replicas > 1 {
+        kept_out = kept_out.or(Some(RejoinReason::UnsyncedConfirmed));
     }
     if spec.replicas == 1 && last.known && !last.clean_stop {
         let lost = match effective {
@@ -182,86 +252,43 @@ pub(crate) fn open(
         snapshot = mark.map(|m| m.at.index.get()),
         "replica opened"
     );
-    let phase = PhaseLatch::new(&plan, log_last);
+    let mut phase = PhaseLatch::new(&plan, log_last);
+    if let Some(why) = kept_out {
+        phase.quarantined(format!("it may have lost what it confirmed ({why:?}); asks the other replicas"));
+    }
     let installed = crate::log_check::is_installed(&*context.disk, &dir);
     let lost = crate::log_check::check_stream(&*context.disk, &dir, |_| log_last).err();
-    let replica = StreamReplica::new(Arc::clone(context), spec, dir, opened, mark, phase);
+    let replica = StreamReplica::new(Arc::clone(context), spec, dir, file, opened, mark, phase);
     if installed {
         replica.lock().flushing.set_installed();
     }
-    if let Some(lost) = lost {
-        replica.fail(&mut replica.lock(), lost.to_string());
+    let damage = match plan {
+        _ if lost.is_some() => lost.map(|lost| lost.to_string()),
+        RecoveryPlan::Repair { why } => Some(format!("needs its peers' data: {why}")),
+        RecoveryPlan::Refuse { why } => Some(format!("refused: {why:?}")),
+        _ => None,
+    };
+    if let Some(why) = damage {
+        replica.fail(&mut replica.lock(), why);
+        return Ok((replica, Some(Standing::Damaged)));
     }
-    if let RecoveryPlan::Repair { why } = plan {
-        let mut inner = replica.lock();
-        replica.fail(&mut inner, format!("needs repair from its peers: {why:?}"));
-    } else if let RecoveryPlan::Refuse { why } = plan {
-        let mut inner = replica.lock();
-        replica.fail(&mut inner, format!("refused: {why:?}"));
-    }
-    Ok(replica)
+    let standing = kept_out.map(|_| Standing::MayHaveLost { last: super::rejoin::log_end(&replica) });
+    Ok((replica, standing))
 }
 
 /// Puts a complete staged folder in the place of a replica's own and opens it; if it cannot be opened, the old one
 /// comes back. Blocking.
 pub(crate) fn swap_in(context: &Context, spec: &ReplicaSpec, dir: &Path, staged: &Path) -> io::Result<Opened> {
-    let (disk, old) = (&*context.disk, replaced(dir));
-    let parent = dir.parent().ok_or_else(|| io::Error::other("a stream's folder has a parent"))?;
-    disk.remove_dir_all(&old)?;
-    disk.rename(dir, &old)?;
-    // A crash here leaves no folder: `settle` puts the old one back.
-    disk.rename(staged, dir)?;
-    disk.sync_dir(parent)?;
+    let disk = &*context.disk;
+    folders::exchange(disk, dir, staged)?;
     match read(context, spec, dir, Timestamp::new(0)) {
         Ok(opened) => {
-            disk.remove_dir_all(&old)?;
+            folders::drop_replaced(disk, dir)?;
             Ok(opened)
         }
         Err(error) => {
-            put_back(disk, dir)?;
+            folders::put_back(disk, dir)?;
             Err(io::Error::other(error))
         }
     }
-}
-
-/// Where a replica's folder is kept while a snapshot takes its place.
-pub(crate) fn replaced(dir: &Path) -> PathBuf {
-    dir.with_extension("replaced")
-}
-
-/// Where a snapshot is staged.
-pub(crate) fn incoming(dir: &Path) -> PathBuf {
-    dir.with_extension("incoming")
-}
-
-/// Removes all that a stream has on this disk. It stays removed: the names are synced. Blocking.
-pub(crate) fn remove(disk: &dyn Disk, dir: &Path) -> Result<(), headwater_storage::FileError> {
-    for folder in [incoming(dir), replaced(dir), dir.to_owned()] {
-        remove_stream(disk, &folder)?;
-    }
-    Ok(())
-}
-
-/// Puts the folder that a snapshot replaced back in its place.
-fn put_back(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-    disk.remove_dir_all(dir)?;
-    disk.rename(&replaced(dir), dir)?;
-    dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent))
-}
-
-/// Ends what a crash interrupted: a snapshot that was on its way, or half put in place. True if what it replaced is
-/// still there, beside it.
-fn settle(disk: &dyn Disk, dir: &Path) -> io::Result<bool> {
-    let is_there = |path: &Path| match disk.list(path) {
-        Ok(_) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    };
-    disk.remove_dir_all(&incoming(dir))?;
-    let before = is_there(&replaced(dir))?;
-    if before && !is_there(dir)? {
-        put_back(disk, dir)?;
-        return Ok(false);
-    }
-    Ok(before)
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use headwater_core::ids::StreamId;
+use headwater_core::rejoin::Standing;
 use parking_lot::Mutex;
 
 use super::replica::StreamReplica;
@@ -24,6 +25,8 @@ struct Slot {
     kept_open: bool,
     /// Why it could not be opened.
     not_opened: Option<String>,
+    /// Where its replica here stands, while it is kept out of its group.
+    kept_out: Option<Standing>,
     /// The newest claim of leadership that was heard: term and node.
     claim: Option<(u64, NodeId)>,
     /// The only node of a stream with one replica.
@@ -52,6 +55,7 @@ impl Streams {
             replica: None,
             kept_open: false,
             not_opened: None,
+            kept_out: None,
             claim: None,
             only,
         });
@@ -83,6 +87,18 @@ impl Streams {
         if let Some(slot) = self.inner.lock().slots.get_mut(&id.get()) {
             slot.not_opened = Some(why);
         }
+    }
+
+    /// The replica here is kept out of its group, or is not any more.
+    pub(crate) fn keep_out(&self, id: StreamId, standing: Option<Standing>) {
+        if let Some(slot) = self.inner.lock().slots.get_mut(&id.get()) {
+            slot.kept_out = standing;
+        }
+    }
+
+    /// Where the replica here stands, if it is kept out of its group.
+    pub(crate) fn kept_out(&self, id: u64) -> Option<Standing> {
+        self.inner.lock().slots.get(&id)?.kept_out
     }
 
     /// The streams whose replica here is not open, and why if it could not be opened.
@@ -133,7 +149,7 @@ impl Streams {
             Some(replica) if !replica.is_stopped() => replica.followed_leader(),
             _ => slot.only.or(slot.claim.map(|(_, node)| node)),
         };
-        let here = replica.map(|r| r.spec.raft_id.get());
+        let here = replica.map(|r| r.context.node_id);
         leader.filter(|node| Some(*node) != here).map_or(Owner::Nobody, Owner::Node)
     }
 

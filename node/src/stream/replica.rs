@@ -12,11 +12,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use headwater_core::consumer::{EndReason, PumpAction};
-use headwater_core::durability::{Durability, FlushMode, SyncMode};
+use headwater_core::durability::{Durability, SyncMode};
 use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
 use headwater_core::recovery::{Phase, PhaseLatch};
 use headwater_core::stream::{Applied, Outcome, StreamEvent, StreamState};
+use headwater_storage::replica_file::ReplicaFile;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -97,7 +98,13 @@ pub(crate) struct StreamReplica {
     intake_closed: AtomicBool,
     pumps_stopped: AtomicBool,
     adopting: AtomicBool,
-    /// Raft id of the leader that this member follows; 0 is none.
+    /// The group's task is to end and start again.
+    starting_over: AtomicBool,
+    /// This member asks for no votes until there is a leader.
+    sits_out: AtomicBool,
+    /// What the disk remembers of this member.
+    file: Mutex<ReplicaFile>,
+    /// Node of the leader that this member follows; 0 is none.
     leader: AtomicU64,
     pub(crate) acks: AckWriter,
     pub(crate) dir: PathBuf,
@@ -113,6 +120,7 @@ impl StreamReplica {
         context: Arc<Context>,
         spec: ReplicaSpec,
         dir: PathBuf,
+        file: ReplicaFile,
         opened: super::open::Opened,
         snapshot: Option<super::snapshot::SnapshotMark>,
         phase: PhaseLatch,
@@ -147,6 +155,9 @@ impl StreamReplica {
             intake_closed: AtomicBool::new(false),
             pumps_stopped: AtomicBool::new(false),
             adopting: AtomicBool::new(false),
+            starting_over: AtomicBool::new(false),
+            sits_out: AtomicBool::new(false),
+            file: Mutex::new(file),
             leader: AtomicU64::new(0),
             acks,
             dir,
@@ -196,6 +207,31 @@ impl StreamReplica {
 
     pub(crate) fn follow(&self, leader: Option<u64>) {
         self.leader.store(leader.unwrap_or(0), Ordering::Release);
+    }
+
+    /// The group's task ends and starts again on the same log. Without `stands`, this member asks for no votes until
+    /// there is a leader.
+    pub(crate) fn start_over(&self, stands: bool) {
+        self.sits_out.store(!stands, Ordering::Release);
+        self.starting_over.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_starting_over(&self) -> bool {
+        self.starting_over.load(Ordering::Acquire)
+    }
+
+    /// True if the group's task ended because it was told to, which it now was.
+    pub(super) fn has_started_over(&self) -> bool {
+        self.starting_over.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn sit_out(&self, sits_out: bool) {
+        self.sits_out.store(sits_out, Ordering::Release);
+    }
+
+    pub(super) fn sits_out(&self) -> bool {
+        self.sits_out.load(Ordering::Acquire)
     }
 
     /// The stream is no longer served here.
@@ -266,6 +302,32 @@ impl StreamReplica {
         }
     }
 
+    /// Something is about to be confirmed by this mode: the replica's file must say so before.
+    fn weak_promise(&self, mode: SyncMode) {
+        let mut file = self.file.lock();
+        if file.weakest >= mode {
+            return;
+        }
+        file.weakest = mode;
+        if let Err(error) = file.save(&*self.context.disk, &self.context.config.store_dir, self.spec.stream) {
+            // Without it a loss could go unnoticed, so nothing weaker may be promised.
+            tracing::error!(stream = self.spec.name, %error, "the replica's file is not saved; this node stops");
+            std::process::exit(74);
+        }
+    }
+
+    /// There is a leader over what is left: this replica is as good as any other.
+    pub(super) fn is_let_in(&self) {
+        let mut file = self.file.lock();
+        if !std::mem::take(&mut file.may_have_lost) {
+            return;
+        }
+        if let Err(error) = file.save(&*self.context.disk, &self.context.config.store_dir, self.spec.stream) {
+            // The next start keeps it out once more, which costs time and no data.
+            tracing::warn!(stream = self.spec.name, %error, "the replica's file is not saved");
+        }
+    }
+
     pub(crate) fn allows_direct(&self) -> bool {
         self.lock().allow_direct
     }
@@ -295,6 +357,7 @@ impl StreamReplica {
         }
         if effective.sync != SyncMode::Always {
             self.context.weak_promise();
+            self.weak_promise(effective.sync);
         }
         inner.flushing.set_mode(effective);
         let config: serde_json::Value = serde_json::from_str(inner.state.config_json()).unwrap_or_default();
@@ -303,23 +366,7 @@ impl StreamReplica {
 
     /// How safe an entry must be in this store before its answers go out.
     pub(super) fn answer_need(&self, inner: &Inner, kind: FrameKind) -> Need {
-        let effective = self.effective(inner);
-        if !self.is_replicated() {
-            // R1 has no log behind it. What may remove the last sequence is synced in every mode, before success.
-            let removes =
-                matches!(kind, FrameKind::Purge | FrameKind::DeleteMessage | FrameKind::Expire | FrameKind::Remove);
-            return match effective.sync {
-                SyncMode::Always => Need::StoreSynced,
-                _ if removes => Need::StoreSynced,
-                SyncMode::Interval => Need::Stored,
-                SyncMode::NoWait => Need::Applied,
-            };
-        }
-        match (effective.flush, effective.sync) {
-            (FlushMode::Async, _) => Need::Applied,
-            (FlushMode::Sync, SyncMode::Always) => Need::StoreSynced,
-            (FlushMode::Sync, _) => Need::Stored,
-        }
+        Need::of(self.is_replicated(), inner.state.settings().storage, self.effective(inner), kind)
     }
 
     /// Applies one entry and settles what waited for it.
@@ -462,6 +509,12 @@ impl StreamReplica {
     /// neither leads nor votes, and its peers go on.
     pub(crate) fn fail(&self, inner: &mut Inner, why: String) {
         self.stop_with(inner, Failure { why, passes: false });
+    }
+
+    /// As [`StreamReplica::fail`]: the cluster remembers more than this disk holds.
+    pub(crate) fn quarantine(&self, inner: &mut Inner, why: &str) {
+        inner.phase.quarantined(why);
+        self.fail(inner, why.to_owned());
     }
 
     pub(crate) fn stop_with(&self, inner: &mut Inner, failure: Failure) {

@@ -28,7 +28,7 @@ pub(crate) fn phase(phase: &Phase) -> (ReplicaPhase, Option<String>) {
         Phase::Persisting => (ReplicaPhase::Persisting, None),
         Phase::Recovered => (ReplicaPhase::Recovered, None),
         Phase::Repairing => (ReplicaPhase::Repairing, None),
-        Phase::Quarantined => (ReplicaPhase::Quarantined, None),
+        Phase::Quarantined { why } => (ReplicaPhase::Quarantined, Some(why.clone())),
         Phase::Failed { why } => (ReplicaPhase::Failed, Some(why.clone())),
     }
 }
@@ -57,14 +57,16 @@ pub(crate) fn wire_marks(w: &Watermarks) -> wire::Watermarks {
 }
 
 impl StreamReplica {
-    /// The watermarks now, in the order in which none can overtake the next while they are read: lowest first.
+    /// The watermarks now, in the order in which none can overtake the next while they are read: lowest first. As they
+    /// are, so that a wrong order is seen.
     pub(crate) fn watermarks(&self, inner: &Inner, raft: Option<&GroupState>) -> Watermarks {
         let applied = inner.state.applied().index;
         let persisted = inner.flushing.persisted();
-        let stored = inner.stored().max(persisted).min(applied);
+        // An entry without a frame, a change of members for one, brings the store nothing to write.
+        let stored = inner.stored();
         let Some(raft) = raft else {
             // No log: the store is written and synced in its place.
-            let synced = inner.store_synced().max(persisted).min(stored);
+            let synced = inner.store_synced();
             return Watermarks {
                 purged: persisted,
                 persisted,
@@ -79,18 +81,21 @@ impl StreamReplica {
         let wal = self.context.wal.watermarks(self.spec.group);
         let purged =
             self.context.wal.group(self.spec.group).and_then(|g| g.purged).map_or(LogIndex::new(0), |p| p.index);
-        // What is purged counts as synced: its marker says so.
-        let at = |index: Option<LogIndex>| index.unwrap_or(LogIndex::new(0)).max(purged).max(persisted);
-        let accepted = at(wal.accepted).max(applied);
+        // What is purged counts as synced: its marker says so. So does what came as a snapshot: no log is behind it.
+        let floor = purged.max(inner.flushing.installed_at().unwrap_or(purged));
+        let at = |index: Option<LogIndex>| index.unwrap_or(floor).max(floor);
+        let accepted = at(wal.accepted);
         Watermarks {
             purged,
             persisted,
             stored,
             applied,
+            // What is applied was committed, whatever Raft's figures, which come late; and a leader may tell of more
+            // than this replica has.
             committed: LogIndex::new(raft.committed).max(applied).min(accepted),
             accepted,
-            synced: at(wal.synced).min(accepted),
-            written: at(wal.written).min(accepted),
+            synced: at(wal.synced),
+            written: at(wal.written),
         }
     }
 
@@ -120,7 +125,7 @@ impl StreamReplica {
                 let known = state.replicas().get(&id);
                 wire::Voter {
                     node: name(id.get()),
-                    node_id: id.get(),
+                    node_id: context.node_of(id.get()),
                     effective: acting(state.effective(id)),
                     generation: known.map_or(state.generation(), |k| k.generation).get(),
                     granted: known.and_then(|k| k.granted).map(headwater_core::ids::Generation::get),

@@ -108,4 +108,28 @@ mod tests {
         assert!(mark.is_async(LogIndex::new(89)) && !mark.is_async(LogIndex::new(90)));
         assert_eq!((mark.missing(LogIndex::new(70)), mark.missing(LogIndex::new(95))), (20, 0));
     }
+
+    #[test]
+    fn golden_bytes() {
+        let mark = SnapshotMark {
+            at: LogPosition { term: Term::new(1), index: LogIndex::new(7) },
+            persisted: LogIndex::new(5),
+            digest: 0x1234_5678_9abc_def0,
+        };
+        let expected = [
+            "48 57 53 4d", // HWSM
+            "01 00 00 00", // version
+            "01 00 00 00 00 00 00 00",
+            "07 00 00 00 00 00 00 00",
+            "05 00 00 00 00 00 00 00",
+            "f0 de bc 9a 78 56 34 12",
+            "b4 21 86 da", // crc
+        ];
+        let hex: Vec<String> = mark.encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex.join(" "), expected.join(" "));
+        let page = include_str!("../../../docs/formats/snapshot.md");
+        let (_, example) = page.split_once("```text\n").unwrap();
+        let shown = example.lines().map(|line| line.split("  ").next().unwrap_or_default());
+        assert!(shown.take(expected.len()).eq(expected), "the page shows these bytes");
+    }
 }

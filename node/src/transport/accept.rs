@@ -84,7 +84,7 @@ async fn serve(inner: Arc<Inner>, mut stream: TcpStream) {
         Ok(shaken) => shaken,
         Err(HandshakeError::NotNeeded) => return,
         Err(error @ (HandshakeError::RefusedHere(_) | HandshakeError::RefusedByPeer(_))) => {
-            inner.log_refusal(&from, &error.to_string());
+            inner.refused(&from, &error);
             return;
         }
         Err(error) => {
@@ -104,10 +104,10 @@ async fn shake(inner: &Inner, stream: &mut TcpStream) -> Result<(Purpose, PeerHe
     let local = inner.handler.local_hello();
     // A node that reaches itself finds out from the answer and declines.
     if peer.node_id != local.node_id
-        && let Err(why) = inner.handler.on_hello(&peer)
+        && let Err(refusal) = inner.handler.on_hello(&peer)
     {
-        hello::refuse(stream, &why).await?;
-        return Err(HandshakeError::RefusedHere(why));
+        hello::refuse(stream, &refusal).await?;
+        return Err(HandshakeError::RefusedHere(refusal));
     }
     hello::answer(stream, &local).await?;
     Ok((purpose, peer))

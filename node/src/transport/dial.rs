@@ -136,7 +136,7 @@ impl Dialer {
                 }
                 Err(NoLink::Failed(error)) => {
                     if matches!(error, HandshakeError::RefusedByPeer(_) | HandshakeError::RefusedHere(_)) {
-                        inner.log_refusal(&target.addr, &error.to_string());
+                        inner.refused(&target.addr, &error);
                     } else if !failing {
                         tracing::info!(peer = %target.name, addr = %target.addr, error = %chain(&error), "peer not reached");
                     }
@@ -179,9 +179,9 @@ impl Dialer {
             hello::decline(stream).await?;
             return Err(NoLink::NotNeeded);
         };
-        if let Err(why) = inner.handler.on_hello(&peer) {
-            hello::refuse(stream, &why).await?;
-            return Err(HandshakeError::RefusedHere(why).into());
+        if let Err(refusal) = inner.handler.on_hello(&peer) {
+            hello::refuse(stream, &refusal).await?;
+            return Err(HandshakeError::RefusedHere(refusal).into());
         }
         hello::confirm(stream).await?;
         let link = Link {
@@ -297,7 +297,7 @@ pub(super) async fn open_bulk(inner: &Inner, node: NodeId, addr: &str, header: &
         let peer = hello::introduce(&mut stream, Purpose::Bulk, &inner.handler.local_hello()).await?;
         if peer.node_id != node {
             hello::decline(&mut stream).await?;
-            return Err(HandshakeError::RefusedHere("another node answers at this address".to_owned()));
+            return Err(HandshakeError::RefusedHere("another node answers at this address".to_owned().into()));
         }
         hello::confirm(&mut stream).await?;
         stream.write_all(&len.to_le_bytes()).await?;

@@ -31,6 +31,12 @@ pub(crate) struct Hello {
     pub(crate) node_id: NodeId,
     #[serde(default)]
     pub(crate) boot_epoch: u64,
+    /// The boot before this one, as the node's disk remembers it.
+    #[serde(default)]
+    pub(crate) last_boot_epoch: Option<u64>,
+    /// Where the node's log ended when this boot opened it: segment, and bytes of it.
+    #[serde(default)]
+    pub(crate) log_end: Option<(u64, u64)>,
     /// `host:port` where clients reach this node.
     #[serde(default)]
     pub(crate) client_addr: String,
@@ -52,6 +58,20 @@ pub(crate) type LocalHello = Hello;
 /// What a peer said.
 pub(crate) type PeerHello = Hello;
 
+/// Why a node does not want another as its peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// The refused node's disk must never take part again; without it, dialing again may help.
+    pub(crate) for_good: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal { why, for_good: false }
+    }
+}
+
 /// What a connection is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -67,6 +87,8 @@ const STATUS_OK: u8 = 0;
 const STATUS_REFUSED: u8 = 1;
 /// The dialer has another link to the same node, or reached itself: nothing worth a log line.
 const STATUS_NOT_NEEDED: u8 = 2;
+/// Refused, and for good.
+const STATUS_BANNED: u8 = 3;
 
 /// Why a handshake did not end in a connection.
 #[derive(Debug, thiserror::Error)]
@@ -79,10 +101,10 @@ pub(super) enum HandshakeError {
     TooLong(usize),
     #[error("hello cannot be read")]
     Unreadable(#[from] serde_json::Error),
-    #[error("refused by the peer: {0}")]
-    RefusedByPeer(String),
-    #[error("refused by this node: {0}")]
-    RefusedHere(String),
+    #[error("refused by the peer: {}", .0.why)]
+    RefusedByPeer(Refusal),
+    #[error("refused by this node: {}", .0.why)]
+    RefusedHere(Refusal),
     #[error("not needed by the dialer")]
     NotNeeded,
     #[error("handshake took too long")]
@@ -118,7 +140,10 @@ async fn read_part(from: &mut (impl AsyncRead + Unpin)) -> Result<(u8, Vec<u8>),
 fn refusal(code: u8, body: &[u8]) -> HandshakeError {
     match code {
         STATUS_NOT_NEEDED => HandshakeError::NotNeeded,
-        _ => HandshakeError::RefusedByPeer(String::from_utf8_lossy(body).into_owned()),
+        _ => HandshakeError::RefusedByPeer(Refusal {
+            why: String::from_utf8_lossy(body).into_owned(),
+            for_good: code == STATUS_BANNED,
+        }),
     }
 }
 
@@ -145,8 +170,9 @@ pub(super) async fn confirm(stream: &mut (impl AsyncWrite + Unpin)) -> io::Resul
 }
 
 /// Dialer, step 3, or acceptor, step 2: the connection is refused.
-pub(super) async fn refuse(stream: &mut (impl AsyncWrite + Unpin), why: &str) -> io::Result<()> {
-    write_part(stream, STATUS_REFUSED, why.as_bytes()).await
+pub(super) async fn refuse(stream: &mut (impl AsyncWrite + Unpin), refusal: &Refusal) -> io::Result<()> {
+    let status = if refusal.for_good { STATUS_BANNED } else { STATUS_REFUSED };
+    write_part(stream, status, refusal.why.as_bytes()).await
 }
 
 /// Dialer, step 3: the connection is not needed.

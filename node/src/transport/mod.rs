@@ -29,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use accept::Respond;
 use dial::{Dialer, Link};
 use frame::Role;
-pub(crate) use hello::{LocalHello, PeerHello};
+use hello::HandshakeError;
+pub(crate) use hello::{LocalHello, PeerHello, Refusal};
 pub(crate) use keepalive::Timing;
 use outqueue::NotQueued;
 
@@ -46,7 +47,9 @@ pub(crate) trait PeerHandler: Send + Sync + 'static {
     /// What to say at a handshake; asked each time, as the cluster id may be learnt later.
     fn local_hello(&self) -> LocalHello;
     /// A peer introduces itself, on a connection of either direction. An error refuses it and is logged on both sides.
-    fn on_hello(&self, peer: &PeerHello) -> Result<(), String>;
+    fn on_hello(&self, peer: &PeerHello) -> Result<(), Refusal>;
+    /// A peer that is part of the cluster wants this node's disk never to take part again.
+    fn on_banned(&self, why: &str);
     /// The outgoing link to `peer` stands; also after a reconnect.
     fn on_up(&self, peer: &PeerHello);
     /// The outgoing link to the node is gone.
@@ -133,6 +136,16 @@ struct Inner {
 impl Inner {
     fn link(&self, to: NodeId) -> Result<Arc<Link>, Unreachable> {
         self.links.lock().get(&to).cloned().ok_or(Unreachable::Down)
+    }
+
+    /// A handshake was refused, by this node or by the other.
+    fn refused(&self, addr: &str, error: &HandshakeError) {
+        if let HandshakeError::RefusedByPeer(refusal) = error
+            && refusal.for_good
+        {
+            self.handler.on_banned(&refusal.why);
+        }
+        self.log_refusal(addr, &error.to_string());
     }
 
     /// Logs a refused handshake once for each address and reason.

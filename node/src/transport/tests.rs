@@ -1,5 +1,4 @@
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::RngCore as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -46,13 +45,14 @@ enum Event {
     Message(NodeId, u8, Bytes),
     TurnEnd(NodeId),
     Bulk(NodeId, Bytes),
+    Banned(String),
 }
 
 struct Recorder {
     hello: Mutex<LocalHello>,
     events: Mutex<Vec<Event>>,
     held: Mutex<Vec<Respond>>,
-    refuse: AtomicBool,
+    refuse: Mutex<Option<Refusal>>,
 }
 
 impl Recorder {
@@ -62,6 +62,8 @@ impl Recorder {
             node_name: name.to_owned(),
             node_id,
             boot_epoch: 1,
+            last_boot_epoch: None,
+            log_end: None,
             client_addr: "c".to_owned(),
             cluster_addr: addr.to_string(),
             http_addr: "h".to_owned(),
@@ -72,7 +74,7 @@ impl Recorder {
             hello: Mutex::new(hello),
             events: Mutex::default(),
             held: Mutex::default(),
-            refuse: AtomicBool::new(false),
+            refuse: Mutex::default(),
         })
     }
 
@@ -94,8 +96,11 @@ impl PeerHandler for Recorder {
     fn local_hello(&self) -> LocalHello {
         self.hello.lock().clone()
     }
-    fn on_hello(&self, _: &PeerHello) -> Result<(), String> {
-        if self.refuse.load(Ordering::Relaxed) { Err("other cluster".to_owned()) } else { Ok(()) }
+    fn on_hello(&self, _: &PeerHello) -> Result<(), Refusal> {
+        self.refuse.lock().clone().map_or(Ok(()), Err)
+    }
+    fn on_banned(&self, why: &str) {
+        self.events.lock().push(Event::Banned(why.to_owned()));
     }
     fn on_up(&self, peer: &PeerHello) {
         self.events.lock().push(Event::Up(peer.node_id));
@@ -246,14 +251,18 @@ async fn an_idle_link_stays_up() {
 
 #[tokio::test]
 async fn a_refused_peer_is_not_linked_until_it_is_accepted() {
-    for refusing_side_dials in [true, false] {
+    for (refusing_side_dials, for_good) in [(true, false), (false, false), (true, true), (false, true)] {
         let (one, two) = (node("one", 1), node("two", 2));
-        one.handler.refuse.store(true, Ordering::Relaxed);
+        *one.handler.refuse.lock() = Some(Refusal { why: "stale".to_owned(), for_good });
         let (from, to) = if refusing_side_dials { (&one, &two) } else { (&two, &one) };
         from.transport.set_targets(vec![target("peer", to.addr)]);
         sleep(Duration::from_millis(150)).await;
         assert!(from.transport.peers().is_empty());
-        one.handler.refuse.store(false, Ordering::Relaxed);
+        assert!(one.handler.events().is_empty());
+        let banned = two.handler.events();
+        assert_eq!(!banned.is_empty(), for_good, "{banned:?}");
+        assert!(banned.iter().all(|event| *event == Event::Banned("stale".to_owned())), "{banned:?}");
+        *one.handler.refuse.lock() = None;
         until("accepted", || from.transport.peers().len() == 1).await;
     }
 }

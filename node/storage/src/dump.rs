@@ -1,244 +1,241 @@
-//! Any store directory as text: for the `inspect` command, and as an oracle in tests.
+//! A store folder, or a single file of one, as text: for the `inspect` command, and as an oracle in tests.
 //!
 //! Works on damaged files too, read-only: it says what is wrong where, and goes on with the next file.
 
 use std::fmt::Write as _;
-use std::path::Path;
-
-use bytes::Bytes;
-use headwater_core::frame::Frame;
-use headwater_core::ids::StreamId;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::blocks::format as block_format;
-use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint, MetaCheckpoint};
+use crate::checkpoint::{CHECKPOINT_FILE, Checkpoint};
 use crate::disk::{Disk, read_file};
-use crate::hard_state::{HARD_STATE_FILE, HardState};
-use crate::wal::record::{RecordType, u64_at};
-use crate::wal::segment::{self, FileName, SegmentHeader};
-use crate::wal::{LastStop, ScanEnd, Wal, scan};
+use crate::hard_state::{HARD_STATE_FILE, LOCK_FILE};
+use crate::replica_file;
+use crate::wal::segment::{self, FileName};
 
-/// Renders a store directory, or any part of one: `wal`, `meta`, `streams`, a stream's directory.
-#[must_use]
-pub fn inspect(disk: &dyn Disk, dir: &Path) -> String {
-    let mut out = String::new();
-    inspect_dir(disk, dir, "", &mut out);
-    out
+mod checkpoint;
+mod files;
+mod log;
+
+/// A store, or a part of one, as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dump {
+    /// The text.
+    pub text: String,
+    /// Whether anything is not as it was written. A torn end, which a crash may leave, is not damage.
+    pub is_damaged: bool,
 }
 
-fn inspect_dir(disk: &dyn Disk, dir: &Path, prefix: &str, out: &mut String) {
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum DumpError {
+    /// The path cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        source: io::Error,
+    },
+    /// A file that no store has.
+    #[error("{} is no file of a store: neither its name nor its first bytes say what it is", path.display())]
+    UnknownFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder in which no file is one of a store.
+    #[error("{} is no folder of a store: no file in it is one of a store", path.display())]
+    UnknownFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// Renders a store folder, or any part of one: `wal`, `meta`, `streams`, a stream's folder, a single file.
+///
+/// # Errors
+/// If there is nothing at `path` that could be shown. Damage is no error: it is part of the text.
+pub fn inspect(disk: &dyn Disk, path: &Path) -> Result<Dump, DumpError> {
+    let unreadable = |source| DumpError::Io { path: path.to_owned(), source };
+    let mut page = Page::default();
+    if disk.list(path).is_ok() {
+        folder(disk, path, "", &mut page);
+        if page.files == 0 {
+            return Err(DumpError::UnknownFolder { path: path.to_owned() });
+        }
+    } else {
+        let Content { bytes, checkpoint } = read(disk, path).map_err(unreadable)?;
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let kind = Kind::of_name(&name).filter(|kind| *kind != Kind::Leftover);
+        let kind = kind.or_else(|| Kind::of_bytes(&bytes)).or_else(|| Kind::of_name(&name));
+        let kind = kind.ok_or_else(|| DumpError::UnknownFile { path: path.to_owned() })?;
+        page.line(&format!("{name} ({} bytes)", bytes.len()));
+        file(disk, path, kind, Content { bytes, checkpoint }, &mut page);
+    }
+    Ok(Dump { text: page.text, is_damaged: page.is_damaged })
+}
+
+/// The kinds of files that a store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Segment,
+    Spare,
+    Block,
+    Checkpoint,
+    HardState,
+    Replica,
+    Mark,
+    Installed,
+    Lock,
+    /// Written and not yet renamed to what it was to be.
+    Leftover,
+}
+
+impl Kind {
+    fn of_name(name: &str) -> Option<Self> {
+        match segment::parse_name(name) {
+            Some(FileName::Live(_)) => return Some(Self::Segment),
+            Some(FileName::Spare(_)) => return Some(Self::Spare),
+            None if block_format::parse_name(name).is_some() => return Some(Self::Block),
+            None => {}
+        }
+        match name {
+            CHECKPOINT_FILE => Some(Self::Checkpoint),
+            HARD_STATE_FILE => Some(Self::HardState),
+            LOCK_FILE => Some(Self::Lock),
+            "snapshot" => Some(Self::Mark),
+            "installed" => Some(Self::Installed),
+            _ if name.ends_with(replica_file::SUFFIX) => Some(Self::Replica),
+            _ if name.ends_with(".replica.tmp") => Some(Self::Leftover),
+            "checkpoint.tmp" | "hard-state.tmp" | "snapshot.new" => Some(Self::Leftover),
+            _ => None,
+        }
+    }
+
+    /// For a file that was renamed.
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let kinds: [(&[u8], Self); 7] = [
+            (b"HWWALSEG", Self::Segment),
+            (b"HWSBLOCK", Self::Block),
+            (b"HWSTRCKP", Self::Checkpoint),
+            (b"HWMETCKP", Self::Checkpoint),
+            (b"headwater-hard-state ", Self::HardState),
+            (b"headwater-replica ", Self::Replica),
+            (b"HWSM", Self::Mark),
+        ];
+        kinds.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, kind)| *kind)
+    }
+}
+
+/// What a folder's name says about all that is in it.
+fn folder_note(name: &str) -> Option<&'static str> {
+    let (stem, extension) = name.rsplit_once('.')?;
+    let of_stream = !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_digit());
+    match extension {
+        "incoming" if of_stream => Some("a snapshot that was on its way; the next start removes it"),
+        "incoming" if stem == "meta" => Some("the last snapshot of the catalogue that came; the next one replaces it"),
+        "replaced" if of_stream => {
+            Some("what a snapshot replaces; a start puts it back if nothing whole is in its place")
+        }
+        _ => None,
+    }
+}
+
+/// The text so far.
+#[derive(Debug, Default)]
+struct Page {
+    text: String,
+    is_damaged: bool,
+    /// Files of a store.
+    files: usize,
+    /// Inside a folder that may hold half of what was to be in it.
+    unfinished: bool,
+}
+
+impl Page {
+    fn line(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    /// What is not as it was written.
+    fn damage(&mut self, what: &str) {
+        if self.unfinished {
+            return self.line(&format!("  not whole: {what}"));
+        }
+        self.is_damaged = true;
+        self.line(&format!("  DAMAGED: {what}"));
+    }
+}
+
+fn folder(disk: &dyn Disk, dir: &Path, prefix: &str, page: &mut Page) {
     let entries = match disk.list(dir) {
         Ok(entries) => entries,
-        Err(error) => return line(out, &format!("{prefix}: cannot be listed: {error}")),
+        Err(error) => return page.damage(&format!("{prefix} cannot be listed: {error}")),
     };
-    let is_wal = entries.iter().any(|entry| segment::parse_name(&entry.name).is_some());
-    if is_wal {
-        summary(disk, dir, out);
+    if entries.iter().any(|entry| segment::parse_name(&entry.name).is_some()) {
+        log::summary(disk, dir, page);
     }
     for entry in entries {
         let path = dir.join(&entry.name);
         let name = if prefix.is_empty() { entry.name.clone() } else { format!("{prefix}/{}", entry.name) };
         if entry.is_dir {
-            inspect_dir(disk, &path, &name, out);
+            let (note, before) = (folder_note(&entry.name), page.unfinished);
+            if let Some(note) = note {
+                page.line(&format!("{name}/\n  {note}"));
+                page.unfinished |= entry.name.ends_with(".incoming");
+            }
+            folder(disk, &path, &name, page);
+            page.unfinished = before;
             continue;
         }
-        line(out, &format!("{name} ({} bytes)", entry.len));
-        let rendered = match (segment::parse_name(&entry.name), block_format::parse_name(&entry.name)) {
-            (Some(FileName::Live(_)), _) => read_file(disk, &path).map(|bytes| render_segment(&bytes, out)),
-            (Some(FileName::Spare(_)), _) => {
-                line(out, "  waits for its next life; not read");
-                Ok(())
-            }
-            (None, Some(_)) => read_file(disk, &path).map(|bytes| render_block(bytes, out)),
-            (None, None) if entry.name == CHECKPOINT_FILE => {
-                read_file(disk, &path).map(|bytes| render_checkpoint(&path, bytes, out))
-            }
-            (None, None) if entry.name == HARD_STATE_FILE => {
-                read_file(disk, &path).map(|bytes| render_hard_state(&path, &bytes, out))
-            }
-            (None, None) => Ok(()),
+        page.line(&format!("{name} ({} bytes)", entry.len));
+        let Some(kind) = Kind::of_name(&entry.name) else {
+            page.line("  no file of a store; not read");
+            continue;
         };
-        if let Err(error) = rendered {
-            line(out, &format!("  DAMAGED: cannot be read: {error}"));
+        page.files += 1;
+        match kind {
+            // Nothing in them counts, and they may be large.
+            Kind::Spare | Kind::Installed | Kind::Lock | Kind::Leftover => {
+                file(disk, &path, kind, Content::default(), page);
+            }
+            _ => match read(disk, &path) {
+                Ok(content) => file(disk, &path, kind, content, page),
+                Err(error) => page.damage(&format!("cannot be read: {error}")),
+            },
         }
     }
 }
 
-fn line(out: &mut String, text: &str) {
-    out.push_str(text);
-    out.push('\n');
+/// A file, and what says how much of it counts.
+#[derive(Debug, Default)]
+struct Content {
+    bytes: Vec<u8>,
+    /// Of the stream that a block belongs to, as it was before the block was read: a store in use grows beyond it.
+    checkpoint: Option<Checkpoint>,
 }
 
-/// What the log as a whole amounts to.
-fn summary(disk: &dyn Disk, dir: &Path, out: &mut String) {
-    let scan = match Wal::scan(disk, dir, LastStop::PowerLost) {
-        Ok(scan) => scan,
-        Err(error) => return line(out, &format!("log cannot be read: {}", chain(&error))),
-    };
-    let end = match &scan.end {
-        ScanEnd::Clean => "clean".to_owned(),
-        ScanEnd::TornTail { segment, offset, later_records } => {
-            format!(
-                "torn in segment {segment} at {offset}{}",
-                if *later_records { ", whole records follow" } else { "" }
-            )
-        }
-        ScanEnd::Corrupt(damage) => format!("DAMAGED: {damage}"),
-    };
-    line(out, &format!("log of {} segments, end {end}", scan.segments.len()));
-    for group in scan.groups {
-        let position = |position: Option<headwater_core::ids::LogPosition>| {
-            position.map_or("-".to_owned(), |position| format!("{}@{}", position.index, position.term))
-        };
-        let vote = group.vote.as_ref().map_or("-".to_owned(), |vote| format!("{} bytes", vote.len()));
-        line(
-            out,
-            &format!(
-                "  group {}: entries {}..={}, purged {}, committed {}, vote {vote}",
-                group.group,
-                position(group.first),
-                position(group.last),
-                position(group.purged),
-                position(group.committed),
-            ),
-        );
-    }
+fn read(disk: &dyn Disk, path: &Path) -> io::Result<Content> {
+    let dir = path.parent().filter(|dir| dir.ends_with("blocks")).and_then(Path::parent);
+    let checkpoint = dir.and_then(|dir| Checkpoint::load(disk, dir).ok()?);
+    Ok(Content { bytes: read_file(disk, path)?, checkpoint })
 }
 
-fn render_segment(bytes: &[u8], out: &mut String) {
-    let header = match SegmentHeader::decode(bytes) {
-        Ok(header) => header,
-        Err(what) => return line(out, &format!("  DAMAGED at 0: {what}")),
-    };
-    line(out, &format!("  segment {}", header.seq));
-    let walked = scan::walk(bytes, header.salt, |offset, found| {
-        let head = &found.head;
-        let index = head.index.map_or("-".to_owned(), |index| index.to_string());
-        let rewritten = if head.rewritten { " rewritten" } else { "" };
-        let text = match head.record {
-            RecordType::Append => {
-                let (term, kind, len) = (head.term, head.kind, found.payload.len());
-                format!("append group {} index {index} term {term} kind {kind}, {len} bytes{rewritten}", head.group)
-            }
-            RecordType::Vote => format!("vote group {}, {} bytes{rewritten}", head.group, found.payload.len()),
-            RecordType::Committed => format!("committed group {} index {index} term {}", head.group, head.term),
-            RecordType::TruncateAfter => format!("truncate group {} after {index}", head.group),
-            RecordType::PurgeUpto => format!("purge group {} upto {index} term {}{rewritten}", head.group, head.term),
-            RecordType::GroupDrop => format!("drop group {}", head.group),
-            RecordType::Mark => format!("mark synced {}", found.synced_bytes),
-            RecordType::End => "end".to_owned(),
-        };
-        line(out, &format!("  {offset:>10} {text}"));
-    });
-    if let Some((expected, found)) = walked.bad {
-        line(out, &format!("  {:>10} BAD record: expected crc {expected:08x}, found {found:08x}", walked.end));
-    } else if !walked.sealed {
-        line(out, &format!("  {:>10} nothing more", walked.end));
-    }
-}
-
-fn render_block(bytes: Vec<u8>, out: &mut String) {
-    let bytes = Bytes::from(bytes);
-    if bytes.len() < block_format::HEADER_PAGE as usize {
-        return line(out, &format!("  DAMAGED at 0: expected a header page, found {} bytes", bytes.len()));
-    }
-    let stream = StreamId::new(u64_at(&bytes, 24));
-    let block = crate::checkpoint::BlockNumber::new(u64_at(&bytes, 32));
-    if let Err((at, expected, found)) = block_format::check_header(&bytes, stream, block) {
-        return line(out, &format!("  DAMAGED at {at}: expected {expected}, found {found}"));
-    }
-    let (synced, ticket) = block_format::marked(&bytes, block);
-    let mark = if ticket > 0 { format!(", synced up to {synced}") } else { String::new() };
-    line(out, &format!("  block {block} of stream {stream}{mark}"));
-    let mut at = block_format::HEADER_PAGE as usize;
-    while at < bytes.len() {
-        match crate::blocks::frame_at(&bytes, at, stream) {
-            Ok(frame) => {
-                line(out, &format!("  {at:>10} {}", frame_line(&frame)));
-                at += frame.bytes().len();
-            }
-            Err(what) => {
-                return line(out, &format!("  {at:>10} BAD frame: {what}; {} bytes not read", bytes.len() - at));
-            }
-        }
-    }
-    line(out, &format!("  {at:>10} nothing more"));
-}
-
-fn frame_line(frame: &Frame) -> String {
-    let header = frame.header();
-    let mut text = format!("{:?} term {} ordinal {}", header.kind, header.term, header.ordinal);
-    if header.kind == headwater_core::frame::FrameKind::Messages && header.count > 0 {
-        let last = header.base_seq.get() + u64::from(header.count) - 1;
-        // Writing to a String cannot fail.
-        let _ = write!(text, " seq {}..={last}", header.base_seq);
-    }
-    let _ = write!(text, ", {} bytes", header.len);
-    text
-}
-
-fn render_checkpoint(path: &Path, bytes: Vec<u8>, out: &mut String) {
-    match Checkpoint::decode(path, bytes.clone()) {
-        Ok(Checkpoint { stream, state, blocks }) => {
-            let at = state.applied;
-            line(out, &format!("  stream {stream} group {} applied {}@{}", state.group, at.index, at.term));
-            let (image, members, snapshot) = (state.image.len(), state.membership.len(), state.snapshot.len());
-            line(
-                out,
-                &format!(
-                    "  digest {:016x}, image {image}, membership {members}, snapshot {snapshot} bytes",
-                    state.digest
-                ),
-            );
-            for extent in blocks {
-                line(out, &format!("  block {} up to {}", extent.block, extent.valid_bytes));
-            }
-        }
-        Err(stream_error) => match MetaCheckpoint::decode(path, bytes) {
-            Ok(MetaCheckpoint { applied, membership, snapshot, image }) => {
-                line(out, &format!("  catalogue applied {}@{}", applied.index, applied.term));
-                let (image, members, snapshot) = (image.len(), membership.len(), snapshot.len());
-                line(out, &format!("  image {image}, membership {members}, snapshot {snapshot} bytes"));
-            }
-            Err(meta_error) => {
-                // Show the error of the kind it claims to be.
-                let other_kind = stream_error.to_string().contains("magic");
-                let error = if other_kind { meta_error } else { stream_error };
-                line(out, &format!("  DAMAGED: {}", chain(&error)));
-            }
-        },
-    }
-}
-
-fn render_hard_state(path: &Path, bytes: &[u8], out: &mut String) {
-    match HardState::decode(path, bytes) {
-        Ok(state) => {
-            let HardState {
-                cluster_id,
-                node_name,
-                node_incarnation,
-                boot_epoch,
-                os_boot_id,
-                mount_id,
-                clean_stop,
-                weak_since,
-                log_segment,
-                refused,
-            } = state;
-            line(
-                out,
-                &format!(
-                    "  cluster {} node {node_name} incarnation {node_incarnation}",
-                    cluster_id.as_deref().unwrap_or("-")
-                ),
-            );
-            let weak = weak_since.map_or("-".to_owned(), |since| since.get().to_string());
-            line(out, &format!("  boot epoch {boot_epoch}, OS boot {os_boot_id}, mount {mount_id}"));
-            line(out, &format!("  clean stop {clean_stop}, weak since {weak}, log segment {log_segment}"));
-            if let Some(why) = refused {
-                line(out, &format!("  REFUSED by the cluster: {why}"));
-            }
-        }
-        Err(error) => line(out, &format!("  DAMAGED: {}", chain(&error))),
+fn file(disk: &dyn Disk, path: &Path, kind: Kind, content: Content, page: &mut Page) {
+    let Content { bytes, checkpoint } = content;
+    match kind {
+        Kind::Segment => log::segment(&bytes, page),
+        Kind::Block => files::block(path, checkpoint.as_ref(), bytes, page),
+        Kind::Checkpoint => checkpoint::checkpoint(disk, path, bytes, page),
+        Kind::Replica => files::replica(path, &bytes, page),
+        Kind::HardState => files::hard_state(path, &bytes, page),
+        Kind::Mark => files::mark(&bytes, page),
+        Kind::Spare => page.line("  waits for its next life; not read"),
+        Kind::Installed => page.line("  the state came as a snapshot from a peer: the log may end before it"),
+        Kind::Lock => page.line("  locked while a process uses the store; holds nothing"),
+        Kind::Leftover => page.line("  left by a crash before it got its name; never read"),
     }
 }
 

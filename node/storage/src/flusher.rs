@@ -85,12 +85,8 @@ fn send(lane: &Option<Sender<Work>>, work: Work) {
 }
 
 fn refuse(work: Work) {
-    let error = FlushError::Io {
-        op: "flush",
-        path: PathBuf::new(),
-        kind: io::ErrorKind::BrokenPipe,
-        message: "the flusher has ended".into(),
-    };
+    let error =
+        FlushError::Io { op: "flush", path: PathBuf::new(), passes: false, message: "the flusher has ended".into() };
     match work {
         Work::Job(job, mut done) => done(FlushDone { stream: job.stream(), stage: FlushStage::Failed(error) }),
         Work::Meta(meta) => (meta.done)(Err(error)),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, LockGuard, publish, read_file};
 use crate::envelope::FileError;
+use crate::signed_json;
 
 /// Name of the file in the store directory.
 pub const HARD_STATE_FILE: &str = "hard-state";
@@ -28,7 +29,7 @@ pub struct HardState {
     pub node_name: String,
     /// This life of the node's disk: a random number, minted when the disk was first used.
     pub node_incarnation: u64,
-    /// One more at every start.
+    /// Rises at every start: one more, or the time in milliseconds since the epoch if that is later.
     pub boot_epoch: u64,
     /// The operating system's boot id at the last start.
     pub os_boot_id: String,
@@ -50,10 +51,7 @@ impl HardState {
     /// As bytes on disk.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let json = serde_json::to_vec_pretty(self).expect("plain fields always have a JSON form");
-        let mut bytes = format!("{PREFIX}{:08x}\n", crc32c::crc32c(&json)).into_bytes();
-        bytes.extend_from_slice(&json);
-        bytes
+        signed_json::encode(PREFIX, self)
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `path` is for error messages.
@@ -61,20 +59,7 @@ impl HardState {
     /// # Errors
     /// [`FileError::Damaged`].
     pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self, FileError> {
-        let head_len = PREFIX.len() + 8 + 1;
-        let Some((head, json)) = bytes.split_at_checked(head_len) else {
-            return Err(FileError::damaged(path, 0, format!("{head_len} bytes or more"), format!("{}", bytes.len())));
-        };
-        let crc = head.strip_prefix(PREFIX.as_bytes()).and_then(|rest| std::str::from_utf8(rest).ok());
-        let Some(stored) = crc.and_then(|crc| crc.strip_suffix('\n')) else {
-            return Err(FileError::damaged(path, 0, PREFIX, String::from_utf8_lossy(head)));
-        };
-        let found = format!("{:08x}", crc32c::crc32c(json));
-        if stored != found {
-            return Err(FileError::damaged(path, PREFIX.len() as u64, format!("crc {stored}"), format!("crc {found}")));
-        }
-        serde_json::from_slice(json)
-            .map_err(|error| FileError::damaged(path, head_len as u64, "hard state version 1", error.to_string()))
+        signed_json::decode(PREFIX, "hard state version 1", path, bytes)
     }
 
     /// Reads the hard state of a store; `None` if it has none yet.

@@ -4,6 +4,9 @@
 //! Everything is written against [`disk::Disk`]; only `disk/real.rs` names the operating system's files.
 //! `docs/formats/` has the byte tables.
 
+// A panic here takes a node down, and the order of a hash map differs between replicas.
+#![warn(clippy::unwrap_used, clippy::iter_over_hash_type)]
+
 pub mod blocks;
 pub mod checkpoint;
 pub mod disk;
@@ -11,6 +14,8 @@ pub mod dump;
 mod envelope;
 pub mod flusher;
 pub mod hard_state;
+pub mod replica_file;
+mod signed_json;
 pub mod wal;
 
 pub use envelope::FileError;

@@ -41,7 +41,7 @@ mod types;
 
 pub use failure::{Damage, WalError, WalFailure, WalReadError};
 pub use options::{FailureCallback, LastStop, WalOptions};
-pub use scan::{GroupScan, ScanEnd, SegmentScan, WalScan};
+pub use scan::{GroupScan, LogEnd, ScanEnd, SegmentScan, WalScan};
 pub use segment::SegmentSeq;
 pub use state::Done;
 pub(crate) use threads::wait_for;
@@ -430,6 +430,15 @@ impl Wal {
     #[must_use]
     pub fn newest_segment(&self) -> SegmentSeq {
         self.shared.state.lock().segments.back().map_or(SegmentSeq::new(0), |segment| segment.header.seq)
+    }
+
+    /// Up to where everything is synced; `None` until a record of the newest segment is.
+    #[must_use]
+    pub fn synced_end(&self) -> Option<LogEnd> {
+        let state = self.shared.state.lock();
+        let segment = state.segments.back()?.header.seq.get();
+        let offset = state.active_synced;
+        (offset > segment::HEADER_PAGE).then_some(LogEnd { segment, offset })
     }
 
     /// Numbers for metrics.

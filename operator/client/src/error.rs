@@ -72,6 +72,8 @@ impl ClientError {
             (_, "no_leader" | "not_leader" | "busy" | "timeout") => FailureClass::Transient,
             (404 | 408 | 421 | 425 | 429, _) => FailureClass::Transient,
             (400..=499, _) => FailureClass::Terminal,
+            // The JetStream API's own number: it has looked at the configuration and will not have it.
+            (500, code) if !code.is_empty() && code.bytes().all(|b| b.is_ascii_digit()) => FailureClass::Terminal,
             _ => FailureClass::Transient,
         }
     }
@@ -118,6 +120,8 @@ mod tests {
             (503, "no_leader", FailureClass::Transient),
             (503, "timeout", FailureClass::Transient),
             (500, "", FailureClass::Transient),
+            (500, "10052", FailureClass::Terminal),
+            (503, "10008", FailureClass::Transient),
         ];
         for (status, code, class) in table {
             let error = ClientError::Refused { status, code: code.to_owned(), message: String::new() };

@@ -11,6 +11,9 @@
 //! unknown counts as unsafe. The operator, `headwater dev` and a bare cluster's meta leader all use
 //! this crate; it does no IO and reads no clock.
 
+// A panic here takes a node down, and the order of a hash map differs between replicas.
+#![warn(clippy::unwrap_used, clippy::iter_over_hash_type)]
+
 pub mod desired;
 pub mod lint;
 pub mod observed;

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::admin::{Recovery, transfer};
 use crate::node::Node;
 use crate::ports::free_port;
+use crate::power_disk::PowerDisk;
 use crate::sampler::Sampler;
 use crate::server::{Ports, Server};
 use crate::small_disk::SmallDisk;
@@ -49,6 +50,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     /// Dropped after the processes that use them.
     disks: Vec<SmallDisk>,
+    power: Vec<PowerDisk>,
     dir: Option<TempDir>,
     http: reqwest::Client,
 }
@@ -76,7 +78,14 @@ impl Cluster {
             .collect::<anyhow::Result<_>>()?;
         let nodes =
             (0..count).map(|i| Node::new(i, ports.clone(), dir.path().join(format!("n{}", i + 1)), false)).collect();
-        Ok(Cluster { server, nodes, disks: Vec::new(), dir: Some(dir), http: reqwest::Client::new() })
+        Ok(Cluster {
+            server,
+            nodes,
+            disks: Vec::new(),
+            power: Vec::new(),
+            dir: Some(dir),
+            http: reqwest::Client::new(),
+        })
     }
 
     /// Three nodes, each with its store on a file system of `bytes`; see [`SmallDisk::is_possible`].
@@ -89,6 +98,37 @@ impl Cluster {
             cluster.nodes.iter().map(|node| SmallDisk::mount(&node.store(), bytes)).collect::<Result<_, _>>()?;
         cluster.start_all().await?;
         Ok(cluster)
+    }
+
+    /// Three nodes, each with its store on an image of `bytes` whose power can be cut; see [`SmallDisk::is_possible`].
+    ///
+    /// # Errors
+    /// As [`Cluster::start`], or if one can't be mounted.
+    pub async fn on_power_disks(bytes: u64) -> anyhow::Result<Cluster> {
+        let mut cluster = Cluster::prepare(3)?;
+        cluster.power =
+            cluster.nodes.iter().map(|node| PowerDisk::mount(&node.store(), bytes)).collect::<Result<_, _>>()?;
+        cluster.start_all().await?;
+        Ok(cluster)
+    }
+
+    /// Cuts the power of these nodes at one moment: they are killed, and their disks hold what was synced. The nodes are
+    /// not started again.
+    ///
+    /// # Errors
+    /// If one doesn't run, or a disk can't be copied and mounted.
+    pub fn cut_power(&mut self, nodes: &[usize]) -> anyhow::Result<()> {
+        for i in nodes {
+            self.pause(*i)?;
+        }
+        for i in nodes {
+            self.power[*i].cut()?;
+        }
+        for i in nodes {
+            self.kill9(*i)?;
+            self.power[*i].power_on()?;
+        }
+        Ok(())
     }
 
     /// The file system of node `i`'s store, if the cluster was started on small ones.

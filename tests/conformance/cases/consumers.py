@@ -242,6 +242,23 @@ def _(t):
     t.ask("$JS.API.CONSUMER.MSG.NEXT.BR.NONE", "1")
 
 
+@case("pull/over-before-it-came")
+def _(t):
+    t.stream("OB")
+    t.fill("OB.x", 3)
+    t.consumer("OB", "C")
+    for body in (
+        {"expires": -1}, {"expires": -NS, "batch": 2}, {"expires": -1, "no_wait": True}, {"expires": -1, "batch": -3, "max_bytes": -4}, {"expires": -1, "max_bytes": 100},
+        {"expires": -1, "idle_heartbeat": 5}, {"expires": -1, "priority": 12},
+    ):
+        t.pull("OB", "C", body, timeout=0.7)
+    t.ask("$JS.API.CONSUMER.MSG.NEXT.OB.NONE", '{"expires":-1}')
+    t.ask("$JS.API.CONSUMER.MSG.NEXT.OB.NONE", '{"batch":')
+    got = t.pull("OB", "C", {"batch": 3, "no_wait": True}, most=3)
+    t.ask(got[0][3], '+NXT {"expires":-1,"batch":2}')
+    t.consumer_state("OB", "C")
+
+
 @case("pull/limits-of-requests")
 def _(t):
     t.stream("LR")
@@ -350,6 +367,36 @@ def _(t):
         answer = t.c.request(op[3], verb)
         t.log(f"{verb!r}: {answer[4]!r} {answer[5]!r}")
     t.consumer_state("AV", "C")
+
+
+@case("ack/unknown-payloads")
+def _(t):
+    t.stream("AU")
+    t.fill("AU.x", 2)
+    t.consumer("AU", "C")
+    got = t.pull("AU", "C", {"batch": 2, "expires": NS}, most=2, log=False)
+    t.c.request(got[0][3], "+ACK")
+    for payload in ("nonsense", "+NONSENSE", "ack", "+ACK ", "+ACKx", "+OK ", "+wpi", "+WPIx", " "):
+        for op in got:
+            answer = t.c.request(op[3], payload)
+            t.log(f"{payload!r}: {answer[4]!r} {answer[5]!r}")
+    t.consumer_state("AU", "C")
+
+
+@case("ack/nobody-takes-it")
+def _(t):
+    t.stream("AG")
+    t.fill("AG.x", 2)
+    t.consumer("AG", "C")
+    t.consumer("AG", "N", ack_policy="none")
+    got = t.pull("AG", "C", {"batch": 2, "expires": NS}, most=2, log=False)
+    none = t.pull("AG", "N", {"batch": 1, "expires": NS}, most=1, log=False)
+    t.ask(none[0][3], "+ACK")
+    t.api("CONSUMER.DELETE.AG.C", log=False)
+    time.sleep(0.5)
+    for payload in ("", "+ACK", "-NAK", "+NXT", "nonsense"):
+        t.log(f"> {payload!r}")
+        t.ask(got[0][3], payload)
 
 
 @case("ack/nak")

@@ -292,6 +292,8 @@ def _(t):
     raw(
         t,
         b"CONNECT {\r\n",
+        b"CONNECT []\r\n",
+        b"CONNECT [false,false]\r\n",
         b'CONNECT {"protocol":7,"verbose":false}\r\n',
         b'CONNECT {"account":"other","verbose":false}\r\n',
         connected=False,

@@ -147,6 +147,13 @@ def _(t):
         ("OC.a", "1", {ID: "x"}),
         ("OC.a", "a known id on a full stream", {ID: "x"}),
         ("OC.a", "a known id and a wrong sequence", {ID: "x", LAST: "9"}),
+        ("OC.a", "a known id and the right sequence", {ID: "x", LAST: "1"}),
+        ("OC.a", "a known id and a wrong sequence of the subject", {ID: "x", LAST_OF_SUBJECT: "9"}),
+        ("OC.a", "a known id and a subject without its sequence", {ID: "x", SUBJECT_OF_LAST: "OC.a"}),
+        ("OC.a", "a known id and another stream", {ID: "x", STREAM: "Z"}),
+        ("OC.a", "a known id and a wrong last id", {ID: "x", LAST_ID: "y"}),
+        ("OC.a", "a known id and a bad rollup", {ID: "x", "Nats-Rollup": "nonsense"}),
+        ("OC.a", "a wrong last id and a wrong sequence of the subject", {LAST_ID: "y", LAST_OF_SUBJECT: "9"}),
         ("OC.a", "a wrong sequence on a full stream", {LAST: "9"}),
         ("OC.a", "another stream and a wrong sequence", {STREAM: "Z", LAST: "9"}),
     )
@@ -171,6 +178,26 @@ def _(t):
     t.publish("RO.0", "bad", headers={"Nats-Rollup": "nonsense"})
     t.stream("NRO")
     t.publish("NRO.0", "not allowed", headers={"Nats-Rollup": "sub"})
+
+
+@case("publish/headers-are-read-to-the-blank")
+def _(t):
+    t.stream("HB")
+    publish_each(
+        t,
+        ("HB.a", "a blank before the colon", {LAST + " ": "9"}),
+        ("HB.a", "a tab before the colon", {STREAM + "\t": "Z"}),
+        ("HB.a", "a blank before the name", {" " + LAST: "9"}),
+        ("HB.a", "no id", {ID + " ": "x"}),
+        ("HB.a", "no id either", {ID + " ": "x"}),
+        ("HB.a", "an id that ends in a blank", {ID: "x "}),
+        ("HB.a", "another id", {ID: "x"}),
+        ("HB.a", "the same after blanks", {ID: "   x"}),
+        ("HB.a", "no number", {LAST: "7 "}),
+        ("HB.a", "another stream", {STREAM: "\tHB"}),
+        ("HB.a", "one line", {"A": "b\nNats-Expected-Stream: Z"}),
+    )
+    t.state("HB")
 
 
 @case("publish/large-headers")

@@ -36,7 +36,8 @@ def _(t):
     for body in (
         {"last_by_subj": "G2.a"}, {"last_by_subj": "G2.none"}, {"last_by_subj": "G2.*"}, {"last_by_subj": ">"}, {"next_by_subj": "G2.b"},
         {"seq": 2, "next_by_subj": "G2.b"}, {"seq": 8, "next_by_subj": "G2.b"}, {"seq": 1, "next_by_subj": "G2.*"}, {"seq": 1, "last_by_subj": "G2.a"},
-        {"last_by_subj": "G2.a", "next_by_subj": "G2.b"}, {}, {"last_by_subj": ""},
+        {"last_by_subj": "G2.a", "next_by_subj": "G2.b"}, {}, {"last_by_subj": ""}, {"seq": 3, "no_hdr": True}, {"no_hdr": True},
+        {"seq": 3, "batch": -1}, {"seq": 3, "batch": 2}, {"seq": 3, "max_bytes": 5},
     ):
         t.api("STREAM.MSG.GET.G2", body)
 
@@ -53,6 +54,24 @@ def _(t):
         answer = t.api("STREAM.MSG.GET.G3", {"start_time": start}, log=False)
         t.json("< ", answer.get("error") or answer["message"])
         t.ask("$JS.API.DIRECT.GET.G3", json.dumps({"start_time": start}))
+
+
+@case("get/by-time-and-subject")
+def _(t):
+    t.stream("G4", allow_direct=True)
+    for n in range(1, 7):
+        t.publish(f"G4.{'ab'[n % 2]}", f"m{n}", log=False)
+        time.sleep(0.02)
+    t.settle("G4")
+    third = json.loads(t.c.request("$JS.API.STREAM.MSG.GET.G4", '{"seq":3}')[5])["message"]["time"]
+    for start in ("2000-01-01T00:00:00Z", third, "2200-01-01T00:00:00Z"):
+        for extra in ({"next_by_subj": "G4.a"}, {"next_by_subj": "G4.none"}, {"next_by_subj": "G4.a", "seq": 1}, {"last_by_subj": "G4.a"}):
+            body = {"start_time": start, **extra}
+            t.api("STREAM.MSG.GET.G4", body)
+            t.ask("$JS.API.DIRECT.GET.G4", json.dumps(body))
+        for body in ({"start_time": start, "next_by_subj": "G4.a", "batch": 2}, {"up_to_time": start, "multi_last": ["G4.>"]}):
+            t.log(f"> direct {json.dumps(body)}")
+            ask_for_many(t, "G4", body)
 
 
 @case("direct/single")
@@ -100,6 +119,9 @@ def _(t):
         {"seq": 1, "batch": 3}, {"seq": 4, "batch": 2}, {"seq": 1, "batch": 100}, {"batch": 2}, {"seq": 99, "batch": 5}, {"seq": 1, "batch": 3, "next_by_subj": "D5.b"},
         {"seq": 1, "batch": 3, "next_by_subj": ">"}, {"seq": 1, "batch": 2, "next_by_subj": "D5.none"}, {"seq": 1, "batch": 100, "max_bytes": 120},
         {"batch": 3, "last_by_subj": "D5.a"}, {"start_time": "2000-01-01T00:00:00Z", "batch": 2},
+        {"seq": 1, "batch": -1}, {"seq": 99, "batch": -1}, {"seq": 4, "batch": -7}, {"next_by_subj": "D5.b", "batch": -1}, {"next_by_subj": "D5.none", "batch": -1},
+        {"last_by_subj": "D5.a", "batch": -1}, {"batch": -1}, {"seq": 1, "batch": 3, "no_hdr": True}, {"seq": 1, "batch": 100, "no_hdr": True},
+        {"seq": 1, "batch": 2, "next_by_subj": "D5.b", "no_hdr": True}, {"seq": 1, "batch": 100, "max_bytes": -1}, {"seq": 1, "batch": 100, "max_bytes": 1}, {"seq": 1, "max_bytes": -1},
     ):
         t.log(f"> direct batch {json.dumps(body)}")
         ask_for_many(t, "D5", body)
@@ -108,7 +130,12 @@ def _(t):
 @case("direct/multi-last")
 def _(t):
     fill(t, "D6", allow_direct=True)
-    for body in ({"multi_last": ["D6.a", "D6.b"]}, {"multi_last": ["D6.>"]}, {"multi_last": ["D6.none"]}, {"multi_last": ["D6.>"], "up_to_seq": 4}):
+    for body in (
+        {"multi_last": ["D6.a", "D6.b"]}, {"multi_last": ["D6.>"]}, {"multi_last": ["D6.none"]}, {"multi_last": ["D6.>"], "up_to_seq": 4},
+        {"multi_last": ["D6.>"], "up_to_seq": 9}, {"multi_last": ["D6.>"], "up_to_seq": 10}, {"multi_last": ["D6.>"], "up_to_seq": 999}, {"multi_last": ["D6.>"], "seq": 8},
+        {"multi_last": ["D6.>"], "seq": 10}, {"multi_last": ["D6.>"], "batch": 2}, {"multi_last": ["D6.>"], "batch": -1}, {"multi_last": ["D6.>"], "no_hdr": True},
+        {"multi_last": ["D6.>"], "max_bytes": 1}, {"multi_last": ["D6.>"], "max_bytes": 20}, {"multi_last": ["D6.>"], "max_bytes": -1}, {"multi_last": ["D6.>"], "last_by_subj": "D6.a"},
+    ):
         t.log(f"> direct multi {json.dumps(body)}")
         ask_for_many(t, "D6", body)
 

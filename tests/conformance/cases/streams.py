@@ -180,6 +180,39 @@ def _(t):
         t.json("< ", t.api(subject, body, log=False).get("error", "accepted"))
 
 
+@case("api/arrays-are-no-objects")
+def _(t):
+    t.stream("ARR", allow_direct=True)
+    t.consumer("ARR", "C")
+    t.fill("ARR.x", 3)
+    for subject, body in [
+        ("STREAM.CREATE.X", '["X"]'),
+        ("STREAM.CREATE.X", '{"name":"X","consumer_limits":[]}'),
+        ("STREAM.CREATE.X", '{"name":"X","placement":["c"]}'),
+        ("STREAM.UPDATE.ARR", '["ARR"]'),
+        ("STREAM.INFO.ARR", "[]"),
+        ("STREAM.NAMES", "[]"),
+        ("STREAM.LIST", "[0]"),
+        ("STREAM.PURGE.ARR", "[]"),
+        ("STREAM.PURGE.ARR", '["ARR.x"]'),
+        ("STREAM.PURGE.ARR", "[null,3]"),
+        ("STREAM.MSG.GET.ARR", "[1]"),
+        ("STREAM.MSG.DELETE.ARR", "[1]"),
+        ("CONSUMER.CREATE.ARR", '["ARR",{"name":"Z"},"create"]'),
+        ("CONSUMER.CREATE.ARR.Z", '["ARR",["Z","Z"]]'),
+        ("CONSUMER.CREATE.ARR.Z", '{"stream_name":"ARR","config":["Z","Z"]}'),
+        ("CONSUMER.DURABLE.CREATE.ARR.Z", '["ARR",{"durable_name":"Z"}]'),
+        ("CONSUMER.NAMES.ARR", "[]"),
+        ("CONSUMER.LIST.ARR", "[]"),
+        ("CONSUMER.PAUSE.ARR.C", "[]"),
+    ]:
+        t.log(f"> {subject} {body}")
+        t.json("< ", t.api(subject, body, log=False).get("error", "accepted"))
+    t.log("> direct [1]")
+    t.ask("$JS.API.DIRECT.GET.ARR", "[1]")
+    t.state("ARR")
+
+
 @case("api/level-header")
 def _(t):
     t.stream("LEVEL")

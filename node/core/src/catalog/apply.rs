@@ -1,6 +1,6 @@
 //! Applying entries: a function of the catalogue and the entry, nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headwater_protocol::subject;
 
@@ -9,8 +9,8 @@ use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogRespon
 use super::compare::same_config;
 use super::fence::FenceNumber;
 use super::node::{NodeEntry, NodeName, NodeState};
-use super::stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState};
-use crate::ids::{Generation, GroupId, LogIndex, StreamId};
+use super::stream::{Owner, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState};
+use crate::ids::{Generation, GroupId, LogIndex, RaftNodeId, StreamId};
 
 type Outcome = Result<CatalogResponse, CatalogRefusal>;
 
@@ -52,6 +52,14 @@ impl Catalog {
                 self.update_stream(id, subjects, config, expected_generation, owner)
             }
             CatalogCommand::PlaceStream { id, replicas } => self.place_stream(id, replicas),
+            CatalogCommand::RejoinReplica { id, node, from, to } => self.rejoin_replica(id, &node, from, to),
+            CatalogCommand::MemberVotes { id, raft_id } => {
+                let stream = self.streams.get_mut(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+                if let Some(rejoined) = stream.rejoined.get_mut(&raft_id) {
+                    rejoined.votes = true;
+                }
+                Ok(CatalogResponse::Done)
+            }
             CatalogCommand::RegroupStream { id, from } => self.regroup_stream(id, from),
             CatalogCommand::RemoveStream { id, expected_owner } => {
                 self.remove_stream(index, id, expected_owner.as_ref())
@@ -80,22 +88,14 @@ impl Catalog {
     }
 
     fn register_node(&mut self, mut reported: NodeEntry, last_boot_epoch: Option<u64>) -> Outcome {
+        self.admits(&reported.name, reported.incarnation, reported.boot_epoch, last_boot_epoch)?;
         let known = self.nodes.get(&reported.name);
         match known {
             Some(known) if known.incarnation == reported.incarnation => {
-                // A boot that the disk does not remember, and that is not this one, happened on a newer copy of it.
-                let remembers = last_boot_epoch.is_none_or(|last| known.boot_epoch <= last);
-                if reported.boot_epoch < known.boot_epoch || (reported.boot_epoch > known.boot_epoch && !remembers) {
-                    let given = last_boot_epoch.unwrap_or(reported.boot_epoch);
-                    return Err(CatalogRefusal::RolledBack { given, known: known.boot_epoch });
-                }
                 reported.past = known.past.clone();
                 reported.state = known.state;
             }
             _ => {
-                if self.incarnations().contains(&reported.incarnation) {
-                    return Err(CatalogRefusal::IncarnationReused { incarnation: reported.incarnation });
-                }
                 if let Some(known) = known {
                     reported.past = known.past.clone();
                     reported.past.insert(known.incarnation);
@@ -111,6 +111,34 @@ impl Catalog {
         }
         self.nodes.insert(reported.name.clone(), reported);
         Ok(CatalogResponse::Done)
+    }
+
+    /// Whether a node may take part with the disk it has: `boot_epoch` is this boot's, `last_boot_epoch` the one before
+    /// as that disk remembers it.
+    ///
+    /// # Errors
+    /// [`CatalogRefusal::RolledBack`] for an older copy of a disk, [`CatalogRefusal::IncarnationReused`] for a disk that
+    /// another has replaced, or that has changed its name.
+    pub fn admits(
+        &self,
+        name: &NodeName,
+        incarnation: RaftNodeId,
+        boot_epoch: u64,
+        last_boot_epoch: Option<u64>,
+    ) -> Result<(), CatalogRefusal> {
+        match self.nodes.get(name) {
+            Some(known) if known.incarnation == incarnation => {
+                // A boot that the disk does not remember, and that is not this one, happened on a newer copy of it.
+                let remembers = last_boot_epoch.is_none_or(|last| known.boot_epoch <= last);
+                if boot_epoch < known.boot_epoch || (boot_epoch > known.boot_epoch && !remembers) {
+                    let given = last_boot_epoch.unwrap_or(boot_epoch);
+                    return Err(CatalogRefusal::RolledBack { given, known: known.boot_epoch });
+                }
+                Ok(())
+            }
+            _ if self.incarnations().contains(&incarnation) => Err(CatalogRefusal::IncarnationReused { incarnation }),
+            _ => Ok(()),
+        }
     }
 
     fn set_node_state(&mut self, name: &NodeName, state: NodeState) -> Outcome {
@@ -169,6 +197,7 @@ impl Catalog {
                 replicas,
                 owner,
                 replaced: false,
+                rejoined: BTreeMap::new(),
                 created: self.clock,
                 state: StreamState::Active,
             },
@@ -206,8 +235,33 @@ impl Catalog {
         self.check_replicas(&replicas, &stream.replicas)?;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.replaced |= replicas.iter().any(|new| stream.replicas.iter().all(|old| old.raft_id != new.raft_id));
+            stream.rejoined.retain(|id, _| replicas.iter().any(|replica| replica.raft_id == *id));
             stream.replicas = replicas;
         }
+        Ok(CatalogResponse::Done)
+    }
+
+    fn rejoin_replica(&mut self, id: StreamId, node: &NodeName, from: RaftNodeId, to: RaftNodeId) -> Outcome {
+        let known = self.nodes.get(node).ok_or_else(|| CatalogRefusal::NodeNotFound { node: node.clone() })?;
+        let incarnation = known.incarnation;
+        let is_used = |stream: &StreamEntry| stream.replicas.iter().any(|replica| replica.raft_id == to);
+        if self.incarnations().contains(&to) || self.streams.values().any(is_used) {
+            return Err(CatalogRefusal::IncarnationReused { incarnation: to });
+        }
+        let stream = self.streams.get_mut(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        // The others must be a majority that votes, or the group could not take this one in again.
+        let without_vote = stream.rejoined.iter().filter(|(id, rejoined)| **id != from && !rejoined.votes).count();
+        if without_vote >= stream.replicas.len().saturating_sub(1) / 2 {
+            return Err(CatalogRefusal::TooManyRejoining { rejoining: without_vote as u64 });
+        }
+        let mut replicas = stream.replicas.iter_mut();
+        let Some(replica) = replicas.find(|replica| replica.node == *node && replica.raft_id == from) else {
+            return Err(CatalogRefusal::BadReplica { node: node.clone() });
+        };
+        replica.raft_id = to;
+        stream.rejoined.remove(&from);
+        stream.rejoined.insert(to, Rejoined { incarnation, votes: false });
+        stream.replaced = true;
         Ok(CatalogResponse::Done)
     }
 

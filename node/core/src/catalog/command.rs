@@ -137,6 +137,24 @@ pub enum CatalogCommand {
         /// All replicas from now on.
         replicas: Vec<Replica>,
     },
+    /// A replica that may have lost what it confirmed takes part again as somebody new.
+    RejoinReplica {
+        /// The stream.
+        id: StreamId,
+        /// The replica's node.
+        node: NodeName,
+        /// The replica's Raft id so far.
+        from: RaftNodeId,
+        /// The new one: random, never used before.
+        to: RaftNodeId,
+    },
+    /// A replica that rejoined votes again.
+    MemberVotes {
+        /// The stream.
+        id: StreamId,
+        /// Its Raft id.
+        raft_id: RaftNodeId,
+    },
     /// Moves a stream into another Raft group (R1 ↔ R3), under a new group id.
     RegroupStream {
         /// The stream.
@@ -265,6 +283,12 @@ pub enum CatalogRefusal {
     BadReplica {
         /// The node.
         node: NodeName,
+    },
+    /// As many replicas as the stream can spare are without a vote already.
+    #[error("{rejoining} of its replicas are rejoining already")]
+    TooManyRejoining {
+        /// How many.
+        rejoining: u64,
     },
     /// A stream needs at least one replica.
     #[error("no replicas given")]

@@ -59,3 +59,108 @@ impl Catalog {
         Ok(catalog)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{
+        Addresses, CatalogCommand, CatalogEntry, CatalogResponse, FenceNumber, NodeName, NodeState, Owner, Replica,
+        StreamKey,
+    };
+    use crate::ids::{Generation, GroupId, LogIndex, RaftNodeId, StreamId, Timestamp};
+
+    const PAGE: &str = include_str!("../../../../docs/formats/catalogue.md");
+
+    fn shown(json: Vec<u8>) {
+        let json = String::from_utf8(json).unwrap();
+        assert!(PAGE.lines().any(|line| line == json), "{json}");
+    }
+
+    fn replica() -> Replica {
+        Replica { node: NodeName::new("n1"), raft_id: RaftNodeId::new(77) }
+    }
+
+    fn register() -> CatalogCommand {
+        CatalogCommand::RegisterNode {
+            name: NodeName::new("n1"),
+            incarnation: RaftNodeId::new(77),
+            addresses: Addresses {
+                client: "10.0.0.1:4222".into(),
+                cluster: "10.0.0.1:6222".into(),
+                http: "10.0.0.1:8222".into(),
+            },
+            boot_epoch: 9,
+            last_boot_epoch: Some(8),
+            tags: ["ssd".to_owned()].into(),
+            zone: Some("a".into()),
+        }
+    }
+
+    fn create(name: &str, subject: &str) -> CatalogCommand {
+        CatalogCommand::CreateStream {
+            key: StreamKey::new("$G", name),
+            subjects: vec![subject.into()],
+            config: serde_json::json!({ "name": name }),
+            replicas: vec![replica()],
+            owner: Some(Owner { namespace: "default".into(), name: "orders".into(), uid: None }),
+        }
+    }
+
+    #[test]
+    fn entries_are_as_documented() {
+        let (id, number) = (StreamId::new(4), FenceNumber::new(2));
+        let commands = [
+            CatalogCommand::InitCluster { cluster_id: "c-1".into() },
+            register(),
+            CatalogCommand::SetNodeState { name: NodeName::new("n1"), state: NodeState::Draining },
+            create("ORDERS", "orders.>"),
+            CatalogCommand::UpdateStream {
+                id,
+                subjects: vec!["orders.>".into()],
+                config: serde_json::json!({ "name": "ORDERS" }),
+                expected_generation: Some(Generation::new(1)),
+                owner: None,
+            },
+            CatalogCommand::PlaceStream { id, replicas: vec![replica()] },
+            CatalogCommand::RejoinReplica {
+                id,
+                node: NodeName::new("n1"),
+                from: RaftNodeId::new(77),
+                to: RaftNodeId::new(900),
+            },
+            CatalogCommand::MemberVotes { id, raft_id: RaftNodeId::new(900) },
+            CatalogCommand::RegroupStream { id, from: GroupId::new(1) },
+            CatalogCommand::RemoveStream { id, expected_owner: None },
+            CatalogCommand::ConfirmRemoval { id, node: NodeName::new("n1") },
+            CatalogCommand::AcquireFence { holder: "operator".into(), ttl_ns: 5_000 },
+            CatalogCommand::RenewFence { number, ttl_ns: 5_000 },
+            CatalogCommand::ReleaseFence { number },
+        ];
+        for command in commands {
+            let fence = matches!(command, CatalogCommand::UpdateStream { .. }).then_some(number);
+            let entry = CatalogEntry::new(Timestamp::new(1_000), fence, command);
+            assert_eq!(CatalogEntry::decode(&entry.encode()).unwrap(), entry);
+            shown(entry.encode());
+        }
+    }
+
+    #[test]
+    fn the_image_is_as_documented() {
+        let mut catalog = Catalog::default();
+        let commands = [
+            CatalogCommand::InitCluster { cluster_id: "c-1".into() },
+            register(),
+            create("ORDERS", "orders.>"),
+            create("OLD", "old"),
+            CatalogCommand::RemoveStream { id: StreamId::new(4), expected_owner: None },
+            CatalogCommand::AcquireFence { holder: "operator".into(), ttl_ns: 5_000 },
+        ];
+        for (index, command) in (1..).zip(commands) {
+            let entry = CatalogEntry::new(Timestamp::new(1_000), None, command);
+            let response = catalog.apply(LogIndex::new(index), &entry);
+            assert!(!matches!(response, CatalogResponse::Refused(_)), "{response:?}");
+        }
+        assert_eq!(Catalog::from_image(&catalog.image()).unwrap(), catalog);
+        shown(catalog.image());
+    }
+}

@@ -22,7 +22,7 @@ pub use compare::same_config;
 pub use fence::{Fence, FenceNumber, FenceRefusal};
 pub use image::MalformedImage;
 pub use node::{Addresses, NodeEntry, NodeName, NodeState};
-pub use stream::{Owner, Removal, Replica, StreamEntry, StreamKey, StreamState, Verdict};
+pub use stream::{Owner, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState, Verdict};
 
 use headwater_protocol::subject;
 

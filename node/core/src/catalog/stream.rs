@@ -1,6 +1,6 @@
 //! Streams as the catalogue knows them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,16 @@ pub struct Replica {
     pub node: NodeName,
     /// Its identity in the stream's group.
     pub raft_id: RaftNodeId,
+}
+
+/// A member that took the place of an earlier one on the same node: that one had lost, or might have lost, what it had
+/// confirmed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Rejoined {
+    /// The incarnation of the node.
+    pub incarnation: RaftNodeId,
+    /// It has caught up, and votes.
+    pub votes: bool,
 }
 
 /// The Kubernetes object that owns a stream.
@@ -79,11 +89,21 @@ pub struct StreamEntry {
     /// again: new members with empty disks could outvote the one that holds the data.
     #[serde(default)]
     pub replaced: bool,
+    /// Those of `replicas` whose Raft id is not their node's incarnation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejoined: BTreeMap<RaftNodeId, Rejoined>,
     /// When it was created, by log time.
     pub created: Timestamp,
     /// Always [`StreamState::Active`] in [`super::Catalog::streams`].
     #[serde(default)]
     pub state: StreamState,
+}
+
+impl StreamEntry {
+    /// The incarnation of the node that a replica is on.
+    pub fn incarnation_of(&self, replica: &Replica) -> RaftNodeId {
+        self.rejoined.get(&replica.raft_id).map_or(replica.raft_id, |rejoined| rejoined.incarnation)
+    }
 }
 
 /// The record that a stream was removed. It stays until every replica's node said that the data is gone.

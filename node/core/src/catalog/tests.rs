@@ -406,3 +406,40 @@ fn a_stream_whose_replica_was_replaced_is_never_founded_again() {
     assert_eq!(place(&mut log, moved), CatalogResponse::Done);
     assert!(log.catalog.stream(id).unwrap().replaced, "the old replica's group exists, whoever is left of it");
 }
+
+#[test]
+fn a_replica_rejoins_under_a_new_id_while_most_others_vote() {
+    let mut log = Log::with_nodes(3);
+    let replicas: Vec<Replica> = [("n1", 100), ("n2", 101), ("n3", 102)]
+        .into_iter()
+        .map(|(name, id)| Replica { node: node(name), raft_id: RaftNodeId::new(id) })
+        .collect();
+    for (replica, n) in replicas.iter().zip(1..) {
+        log.run(register(replica.node.as_str(), replica.raft_id.get(), n));
+    }
+    let CatalogCommand::CreateStream { key, subjects, config, owner, .. } = create("S", &["a"], json!({})) else {
+        panic!("a creation")
+    };
+    let created = log.run(CatalogCommand::CreateStream { key, subjects, config, replicas, owner });
+    let CatalogResponse::Created { id, .. } = created else { panic!("{created:?}") };
+    let rejoin = |log: &mut Log, name: &str, from: u64, to: u64| {
+        let (from, to) = (RaftNodeId::new(from), RaftNodeId::new(to));
+        log.run(CatalogCommand::RejoinReplica { id, node: node(name), from, to })
+    };
+    let used = refusal(rejoin(&mut log, "n1", 100, 102));
+    assert!(matches!(used, CatalogRefusal::IncarnationReused { .. }), "{used}");
+    assert!(matches!(refusal(rejoin(&mut log, "n1", 101, 900)), CatalogRefusal::BadReplica { .. }));
+    assert_eq!(rejoin(&mut log, "n1", 100, 900), CatalogResponse::Done);
+    let entry = log.catalog.stream(id).unwrap().clone();
+    assert!(entry.replaced);
+    assert_eq!(entry.replicas[0].raft_id, RaftNodeId::new(900));
+    assert_eq!(entry.incarnation_of(&entry.replicas[0]), RaftNodeId::new(100));
+    assert_eq!(entry.incarnation_of(&entry.replicas[1]), RaftNodeId::new(101));
+    // Its two peers are all that vote now.
+    assert_eq!(refusal(rejoin(&mut log, "n2", 101, 901)), CatalogRefusal::TooManyRejoining { rejoining: 1 });
+    assert_eq!(rejoin(&mut log, "n1", 900, 902), CatalogResponse::Done, "the same one again");
+    log.run(CatalogCommand::MemberVotes { id, raft_id: RaftNodeId::new(902) });
+    assert_eq!(rejoin(&mut log, "n2", 101, 901), CatalogResponse::Done);
+    let image = log.catalog.image();
+    assert_eq!(Catalog::from_image(&image).unwrap().stream(id), log.catalog.stream(id));
+}

@@ -174,5 +174,8 @@ fn failures_latch_and_a_repair_starts_over() {
     latch.repairing();
     assert_eq!(latch.phase(), &Phase::Failed { why: "no peers".into() });
     let why = RefuseReason::RolledBack;
-    assert_eq!(PhaseLatch::new(&RecoveryPlan::Refuse { why }, at(0)).phase(), &Phase::Quarantined);
+    let mut latch = PhaseLatch::new(&RecoveryPlan::Refuse { why }, at(0));
+    assert_eq!(latch.phase().as_str(), "Quarantined");
+    latch.failed("and stays so");
+    assert_eq!(latch.phase().as_str(), "Quarantined");
 }

@@ -357,18 +357,19 @@ impl Admission {
             if found.expected_stream.is_some_and(|name| name != settings.name.as_bytes()) {
                 return Err(PubRefusal::WrongStream);
             }
-            if let Some(id) = found.msg_id
-                && settings.duplicate_window_ns > 0
-            {
-                let window_ns = settings.duplicate_window_ns;
-                if let Some(duplicate) = self.duplicate(state, id, ts, window_ns) {
+            let window_ns = settings.duplicate_window_ns;
+            // A known id is no excuse for a wrong sequence: whoever names one wants to hear where the stream is.
+            self.check_subject_sequence(state, publish, found)?;
+            self.check_last_sequence(found)?;
+            if let Some(id) = found.msg_id {
+                if window_ns > 0
+                    && let Some(duplicate) = self.duplicate(state, id, ts, window_ns)
+                {
                     return Ok(Decision::Duplicate(duplicate));
                 }
                 flags = flags.with(RecordFlags::HAS_MSG_ID);
-            } else if found.msg_id.is_some() {
-                flags = flags.with(RecordFlags::HAS_MSG_ID);
             }
-            self.check_expectations(state, publish, found)?;
+            self.check_last_msg_id(state, found)?;
             let settings = self.settings(state);
             flags = flags.with(rollup_flags(settings, found)?).with(ttl_flags(settings, found)?);
         }
@@ -391,26 +392,33 @@ impl Admission {
         Some(Admitted { seq, ordinal: None, duplicate_of: Some(seq) })
     }
 
-    fn check_expectations(
+    fn check_last_sequence(&self, found: &PublishHeaders<'_>) -> Result<(), PubRefusal> {
+        // A number that cannot be read is nobody's last sequence.
+        let bad = found.bad == Some(BadHeader::LastSequence);
+        if bad || found.expected_last_seq.is_some_and(|seq| seq != self.last_seq.get()) {
+            return Err(PubRefusal::WrongLastSequence(self.last_seq));
+        }
+        Ok(())
+    }
+
+    fn check_last_msg_id(&self, state: &StreamState, found: &PublishHeaders<'_>) -> Result<(), PubRefusal> {
+        let Some(expected) = found.expected_last_msg_id else { return Ok(()) };
+        let last = match &self.in_flight.last_msg_id {
+            Some((_, id)) => id.as_deref(),
+            None => state.last_msg_id(),
+        };
+        if last == Some(expected) {
+            return Ok(());
+        }
+        Err(PubRefusal::WrongLastMsgId(String::from_utf8_lossy(last.unwrap_or_default()).into_owned()))
+    }
+
+    fn check_subject_sequence(
         &mut self,
         state: &StreamState,
         publish: &Publish<'_>,
         found: &PublishHeaders<'_>,
     ) -> Result<(), PubRefusal> {
-        let bad_seq = found.bad == Some(BadHeader::LastSequence);
-        if bad_seq || found.expected_last_seq.is_some_and(|seq| seq != self.last_seq.get()) {
-            return Err(PubRefusal::WrongLastSequence(self.last_seq));
-        }
-        if let Some(expected) = found.expected_last_msg_id {
-            let last = match &self.in_flight.last_msg_id {
-                Some((_, id)) => id.as_deref(),
-                None => state.last_msg_id(),
-            };
-            if last != Some(expected) {
-                let last = String::from_utf8_lossy(last.unwrap_or_default()).into_owned();
-                return Err(PubRefusal::WrongLastMsgId(last));
-            }
-        }
         let bad_subject_seq = found.bad == Some(BadHeader::LastSubjectSequence);
         let expected = found.expected_last_subject_seq;
         if expected.is_none() && !bad_subject_seq {
@@ -434,7 +442,6 @@ impl Admission {
             in_flight.last_by_subject(subject).or_else(|| state.last_by_subject(subject))
         };
         let last = last.unwrap_or(StreamSeq::ZERO);
-        // A number that cannot be read is nobody's last sequence.
         if Some(last.get()) == expected { Ok(()) } else { Err(PubRefusal::WrongLastSequence(last)) }
     }
 

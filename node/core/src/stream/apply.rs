@@ -457,7 +457,9 @@ impl StreamState {
         }
         let ConfigChange { mut settings, config_json, generation } = change;
         // Storage cannot change, and the count of bytes depends on it.
-        settings.storage = self.settings.storage;
+        if self.generation != Generation::default() {
+            settings.storage = self.settings.storage;
+        }
         self.settings = settings;
         self.config_json = config_json;
         self.generation = generation;

@@ -169,7 +169,11 @@ pub fn decode_command(kind: FrameKind, body: &[u8]) -> Result<Command, DecodeErr
 
 #[cfg(test)]
 mod tests {
+    use super::super::image::tests::example;
     use super::*;
+    use crate::durability::{Durability, FlushMode, SyncMode};
+    use crate::frame::FrameBuilder;
+    use crate::ids::{RaftNodeId, StreamId};
 
     #[test]
     fn bodies_come_back() {
@@ -192,5 +196,58 @@ mod tests {
         assert!(decode_command(FrameKind::Expire, b"123").is_err());
         let begin = BeginBody { after_term: Term::new(3), after_ordinal: Ordinal::new(8) };
         assert_eq!(BeginBody::decode(&begin.encode()), Ok(begin));
+    }
+
+    #[test]
+    fn bodies_are_as_documented() {
+        let page = include_str!("../../../../docs/formats/commands.md");
+        let shown = |kind: FrameKind, body: &[u8]| {
+            let text = match body.first() {
+                Some(b'{') => String::from_utf8_lossy(body).into_owned(),
+                _ => body.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "),
+            };
+            let line = format!("\n{} {kind:?}: `{text}`\n", kind as u8);
+            assert!(page.contains(&line), "{line}");
+        };
+        let begin = BeginBody { after_term: Term::new(3), after_ordinal: Ordinal::new(12) };
+        shown(FrameKind::Begin, &begin.encode());
+        let (generation, replica) = (Generation::new(3), RaftNodeId::new(77));
+        let interval = Durability { sync: SyncMode::Interval, interval_ms: 2_000, flush: FlushMode::Async };
+        let commands = [
+            Command::Expire(Expire { now: Timestamp::new(1_000), max_count: 1_000 }),
+            Command::Purge(Purge {
+                filter: Some("orders.>".into()),
+                seq: Some(StreamSeq::new(8)),
+                keep: None,
+                up_to_last: StreamSeq::new(9),
+            }),
+            Command::Purge(Purge { keep: Some(2), up_to_last: StreamSeq::new(9), ..Purge::default() }),
+            Command::DeleteMessage(DeleteMessage { seq: StreamSeq::new(4), erase: true }),
+            Command::Config(Box::new(ConfigChange {
+                settings: Settings { name: "S".into(), subjects: vec!["s".into()], ..Settings::default() },
+                config_json: "{}".into(),
+                generation,
+            })),
+            Command::Durability(DurabilityCommand::Change { desired: interval, generation, voters: vec![replica] }),
+            Command::Durability(DurabilityCommand::Grant { generation, replica }),
+            Command::Durability(DurabilityCommand::Complete { generation, replica }),
+            Command::Durability(DurabilityCommand::Forget { replica }),
+            Command::Remove(Remove { generation }),
+        ];
+        for command in commands {
+            shown(command.kind(), &command.encode());
+        }
+    }
+
+    #[test]
+    fn a_command_s_frame_is_these_bytes() {
+        let page = include_str!("../../../../docs/formats/commands.md");
+        let body = Command::Remove(Remove { generation: Generation::new(3) }).encode();
+        let (stream, term, ordinal) = (StreamId::new(7), Term::new(3), Ordinal::new(13));
+        let (seq, ts) = (StreamSeq::new(10), Timestamp::new(9_000));
+        let mut frame = FrameBuilder::new(FrameKind::Remove, stream, term, ordinal, seq, ts);
+        frame.push_body(&body).unwrap();
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&frame.finish()), hex(&example(page, "Example")));
     }
 }

@@ -1,45 +1,10 @@
 //! The few headers that decide about a publish, found in one pass over the block.
 //!
-//! Names are matched by case, as nats-server does. The block is kept as it came.
+//! Names and values are read as nats-server reads them, to the blank. The block is kept as it came.
+
+use headwater_protocol::headers::HeaderBlock;
 
 use super::ttl::Ttl;
-
-/// Name and value of each line of a header block; the status line is skipped.
-#[derive(Clone, Debug)]
-struct HeaderLines<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> HeaderLines<'a> {
-    /// Over a block that starts with `NATS/1.0` and ends with a blank line.
-    fn new(block: &'a [u8]) -> Self {
-        let rest = match memchr::memchr(b'\n', block) {
-            Some(end) => &block[end + 1..],
-            None => &[],
-        };
-        Self { rest }
-    }
-}
-
-impl<'a> Iterator for HeaderLines<'a> {
-    type Item = (&'a [u8], &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.rest.is_empty() {
-                return None;
-            }
-            let (line, rest) = match memchr::memchr(b'\n', self.rest) {
-                Some(end) => (&self.rest[..end], &self.rest[end + 1..]),
-                None => (self.rest, &[][..]),
-            };
-            self.rest = rest;
-            if let Some(colon) = memchr::memchr(b':', line) {
-                return Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()));
-            }
-        }
-    }
-}
 
 /// A header of ours that is present with a value that is not what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +45,7 @@ impl<'a> PublishHeaders<'a> {
         if block.is_empty() {
             return found;
         }
-        for (name, value) in HeaderLines::new(block) {
+        for (name, value) in HeaderBlock(block).iter() {
             let Some(name) = name.strip_prefix(b"Nats-") else {
                 continue;
             };
@@ -135,12 +100,13 @@ fn number(value: &[u8]) -> Option<u64> {
 
 /// The value of `Nats-Msg-Id`, for `apply` and rebuild.
 pub(super) fn msg_id(block: &[u8]) -> Option<&[u8]> {
-    HeaderLines::new(block).find(|(name, value)| *name == b"Nats-Msg-Id" && !value.is_empty()).map(|(_, value)| value)
+    HeaderBlock(block).iter().find(|(name, value)| *name == b"Nats-Msg-Id" && !value.is_empty()).map(|(_, value)| value)
 }
 
 /// The value of `Nats-TTL`, for `apply` and rebuild.
 pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
-    HeaderLines::new(block)
+    HeaderBlock(block)
+        .iter()
         .find(|(name, value)| *name == b"Nats-TTL" && !value.is_empty())
         .and_then(|(_, v)| Ttl::parse(v))
 }
@@ -161,7 +127,7 @@ mod tests {
     fn everything_is_found_in_one_pass() {
         let block = block(&[
             ("Foo", "bar"),
-            ("Nats-Msg-Id", " id 1 "),
+            ("Nats-Msg-Id", "  id 1"),
             ("Nats-Expected-Stream", "S"),
             ("Nats-Expected-Last-Sequence", "0"),
             ("Nats-Expected-Last-Subject-Sequence", "17"),
@@ -198,9 +164,21 @@ mod tests {
             ("Nats-Expected-Stream", ""),
             ("Nats-Expected-Last-Sequence", ""),
             ("Nats-TTL", ""),
+            ("Nats-Expected-Stream ", "S"),
+            (" Nats-Expected-Stream", "S"),
+            ("Nats-Expected-Stream\t", "S"),
+            ("A", "x\nNats-Expected-Stream: S"),
         ] {
             assert_eq!(PublishHeaders::scan(&block(&[(name, value)])), PublishHeaders::default(), "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn blanks_at_a_values_end_belong_to_it() {
+        let block = block(&[("Nats-Msg-Id", "x "), ("Nats-Expected-Last-Sequence", "2 ")]);
+        let found = PublishHeaders::scan(&block);
+        assert_eq!((found.msg_id, found.bad), (Some(&b"x "[..]), Some(BadHeader::LastSequence)));
+        assert_eq!(msg_id(&block), found.msg_id);
     }
 
     #[test]

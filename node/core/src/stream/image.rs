@@ -295,3 +295,111 @@ fn read_runs(read: &mut Reader<'_>) -> Result<RoaringTreemap, DecodeError> {
     }
     Ok(set)
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::limits::Limits;
+    use super::*;
+    use crate::consumer::{
+        AckPolicy, ConsumerConfig, ConsumerEffects, ConsumerOp, CreateConsumer, DeliveredRun, SeqRun, StartAt,
+        encode_ops,
+    };
+    use crate::durability::Durability;
+    use crate::ids::{ConsumerSeq, LogIndex};
+
+    /// The bytes of the example under `heading` of a page: two hex digits a byte up to two blanks, or JSON as it is.
+    pub(in crate::stream) fn example(page: &str, heading: &str) -> Vec<u8> {
+        let (_, rest) = page.split_once(&format!("## {heading}\n")).expect("the page has this heading");
+        let (_, rest) = rest.split_once("```text\n").expect("an example follows it");
+        let (block, _) = rest.split_once("```").expect("which ends");
+        let byte = |digits: &str| u8::from_str_radix(digits, 16).expect("hex digits");
+        let bytes = block.lines().map(|line| match line.starts_with('{') {
+            true => line.as_bytes().to_vec(),
+            false => line.split("  ").next().unwrap_or_default().split(' ').map(byte).collect(),
+        });
+        bytes.collect::<Vec<_>>().concat()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Messages 5, 6 and 9 are live; 7, with an id, and 8 are deleted.
+    fn sample() -> StreamState {
+        let settings = Settings {
+            name: "ORDERS".into(),
+            subjects: vec!["orders.>".into()],
+            limits: Limits { max_msgs: Some(1000), ..Limits::default() },
+            ..Settings::default()
+        };
+        let generation = Generation::new(2);
+        let created = Timestamp::new(1_000);
+        let mut state =
+            StreamState::new(StreamId::new(7), settings, "{}".into(), generation, Durability::default(), created, None);
+        (state.first_seq, state.last_seq) = (StreamSeq::new(5), StreamSeq::new(9));
+        (state.messages, state.bytes) = (3, 135);
+        (state.last_ts, state.log_time) = (Timestamp::new(9_000), Timestamp::new(9_500));
+        state.last_msg_id = Some(Box::from(&b"m9"[..]));
+        state.deleted.insert_range(7..=8);
+        state.digest = Digest::from_raw(0xfeed);
+        state.dedup.insert(b"m7", StreamSeq::new(7), Timestamp::new(7_000));
+        (state.term, state.ordinal) = (Term::new(3), Ordinal::new(12));
+        state.applied = LogPosition { term: Term::new(3), index: LogIndex::new(42) };
+        state
+    }
+
+    #[test]
+    fn the_image_is_these_bytes() {
+        let page = include_str!("../../../../docs/formats/stream-image.md");
+        let written = example(page, "Example");
+        assert_eq!(hex(&sample().image()), hex(&written), "{}", String::from_utf8_lossy(&sample().image()));
+        let read = StreamState::from_image(&written).unwrap();
+        assert_eq!((read.first_seq, read.messages, read.deleted.len()), (StreamSeq::new(5), 3, 2));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_of_an_image_is_noticed() {
+        let good = sample().image();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(StreamState::from_image(&bad).is_err(), "byte {at}");
+            assert!(StreamState::from_image(&good[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    /// One consumer that got messages 5 and 6, acknowledged 5 and wants 6 later.
+    fn consumer_ops() -> Vec<ConsumerOp> {
+        let config = ConsumerConfig {
+            name: "worker".into(),
+            durable: true,
+            ack_policy: AckPolicy::Explicit,
+            ack_wait_ns: 30_000,
+            ..ConsumerConfig::default()
+        };
+        let create = CreateConsumer { config, config_json: "{}".into(), start: StartAt::Next(StreamSeq::new(5)) };
+        let id = crate::consumer::ConsumerId::new(1);
+        let run = |seq| vec![SeqRun { seq: StreamSeq::new(seq), len: 1 }];
+        let delivered = DeliveredRun { seq: StreamSeq::new(5), cseq: ConsumerSeq::new(1), len: 2 };
+        vec![
+            ConsumerOp::Create { ts: Timestamp::new(1_500), create: Box::new(create) },
+            ConsumerOp::Delivered { id, ts: Timestamp::new(2_000), runs: vec![delivered] },
+            ConsumerOp::Ack { id, runs: run(5) },
+            ConsumerOp::Nak { id, due: Timestamp::new(4_000), runs: run(6) },
+        ]
+    }
+
+    #[test]
+    fn consumers_and_their_operations_are_these_bytes() {
+        let page = include_str!("../../../../docs/formats/consumers.md");
+        let mut ops = Vec::new();
+        encode_ops(&consumer_ops(), &mut ops);
+        let documented = example(page, "Example of operations");
+        assert_eq!(hex(&ops), hex(&documented), "{}", String::from_utf8_lossy(&ops));
+        let mut set = ConsumerSet::default();
+        set.apply_body(&documented, &sample(), &mut ConsumerEffects::default()).unwrap();
+        let documented = example(page, "Example of an image");
+        assert_eq!(hex(&set.image()), hex(&documented), "{}", String::from_utf8_lossy(&set.image()));
+        assert_eq!(ConsumerSet::from_image(&documented), Ok(set));
+    }
+}

@@ -6,7 +6,7 @@ use crate::api::consumer::{ConsumerAction, CreateConsumerRequest};
 use crate::api::consumer_config::{AckPolicy, ConsumerConfig, DeliverPolicy, PriorityPolicy};
 use crate::api::error::{self, ApiError};
 use crate::api::route::ApiRoute;
-use crate::api::stream_config::{Retention, StreamConfig};
+use crate::api::stream_config::{Retention, StreamConfig, unknown_setting};
 use crate::api::{level, unsupported};
 use crate::subject;
 
@@ -100,6 +100,11 @@ pub fn validate_consumer_config(
     }
     if level::size(&config.metadata) > level::METADATA_BYTES_MAX {
         return Err(error::CONSUMER_METADATA_TOO_LONG);
+    }
+    if let Some(key) = unknown_setting(&config.metadata, &[]) {
+        return Err(error::consumer_create(format_args!(
+            "metadata key {key:?} is not known: consumers have no settings of that kind"
+        )));
     }
     if config.ack_wait < 0 {
         return Err(error::CONSUMER_ACK_WAIT_NEGATIVE);

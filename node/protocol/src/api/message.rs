@@ -56,11 +56,20 @@ const FIELDS: [&str; 10] = [
     "no_hdr",
 ];
 
+/// What `STREAM.MSG.GET` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MsgGet {
+    /// Which message.
+    pub pick: Pick,
+    /// Leave its headers out.
+    pub no_hdr: bool,
+}
+
 /// Reads the body of `STREAM.MSG.GET`.
 ///
 /// # Errors
 /// `10025` on malformed JSON, `10003` unless exactly one message is picked.
-pub fn parse_msg_get(body: &[u8]) -> Result<Pick, ApiError> {
+pub fn parse_msg_get(body: &[u8]) -> Result<MsgGet, ApiError> {
     if json::is_empty_request(body) {
         return Err(error::BAD_REQUEST);
     }
@@ -69,17 +78,13 @@ pub fn parse_msg_get(body: &[u8]) -> Result<Pick, ApiError> {
         return Err(error::invalid_json(&format!("json: unknown field {unknown:?}")));
     }
     let selector: MsgSelector = parse_body(body)?;
-    if selector.batch != 0 || selector.max_bytes != 0 || !selector.multi_last.is_empty() || selector.no_hdr {
+    if selector.batch > 0 || selector.max_bytes != 0 || !selector.multi_last.is_empty() {
         return Err(error::BAD_REQUEST);
     }
-    let MsgSelector { seq, last_by_subj, next_by_subj, start_time, .. } = selector;
-    match (seq, last_by_subj.is_empty(), next_by_subj.is_empty(), start_time) {
-        (1.., true, true, None) => Ok(Pick::Seq(seq)),
-        (0, false, true, None) => Ok(Pick::LastBySubject(last_by_subj)),
-        (_, true, false, None) => Ok(Pick::NextBySubject { seq: seq.max(1), subject: next_by_subj }),
-        (0, true, true, Some(time)) => Ok(Pick::Since(time.ns().unwrap_or(0))),
-        _ => Err(error::BAD_REQUEST),
-    }
+    let MsgSelector { seq, last_by_subj, next_by_subj, start_time, no_hdr, .. } = selector;
+    let since = start_time.map(|time| time.ns().unwrap_or(0));
+    let pick = Pick::parse(seq, last_by_subj, next_by_subj, since).map_err(|_| error::BAD_REQUEST)?;
+    Ok(MsgGet { pick, no_hdr })
 }
 
 /// Response of `STREAM.MSG.GET`.
@@ -138,13 +143,25 @@ mod tests {
 
     #[test]
     fn exactly_one_message_is_picked() {
-        let pick = |body: &str| parse_msg_get(body.as_bytes());
+        let get = |body: &str| parse_msg_get(body.as_bytes());
+        let pick = |body: &str| get(body).map(|get| get.pick);
         assert_eq!(pick(r#"{"seq":6}"#), Ok(Pick::Seq(6)));
         assert_eq!(pick(r#"{"last_by_subj":"a"}"#), Ok(Pick::LastBySubject("a".into())));
         assert_eq!(pick(r#"{"next_by_subj":"a"}"#), Ok(Pick::NextBySubject { seq: 1, subject: "a".into() }));
         assert_eq!(pick(r#"{"start_time":"2020-01-01T00:00:00Z"}"#), Ok(Pick::Since(1_577_836_800_000_000_000)));
+        assert_eq!(
+            pick(r#"{"start_time":"1970-01-01T00:00:01Z","next_by_subj":"a"}"#),
+            Ok(Pick::NextSince { ns: 1_000_000_000, subject: "a".into() })
+        );
+        assert_eq!(get(r#"{"seq":2,"no_hdr":true}"#), Ok(MsgGet { pick: Pick::Seq(2), no_hdr: true }));
+        assert_eq!(pick(r#"{"seq":2,"batch":-1}"#), Ok(Pick::Seq(2)));
+        assert_eq!(get("[]").unwrap_err().err_code, 10025);
         for bad in [
             "",
+            r#"{"no_hdr":true}"#,
+            r#"{"seq":1,"max_bytes":5}"#,
+            r#"{"start_time":"2020-01-01T00:00:00Z","next_by_subj":"a","seq":1}"#,
+            r#"{"start_time":"2020-01-01T00:00:00Z","last_by_subj":"a"}"#,
             "{}",
             r#"{"seq":1,"last_by_subj":"a"}"#,
             r#"{"last_by_subj":"a","next_by_subj":"a"}"#,

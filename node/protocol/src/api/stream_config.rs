@@ -249,6 +249,8 @@ pub struct StreamConfig {
 pub const HEADWATER_PREFIX: &str = "headwater.";
 const SYNC_MODE: &str = "headwater.sync_mode";
 const SYNC_INTERVAL: &str = "headwater.sync_interval";
+/// Every key there is under [`HEADWATER_PREFIX`]. Any other is refused: it would look like a setting and be none.
+pub const HEADWATER_KEYS: [&str; 3] = ["headwater.allow_async_flush", SYNC_INTERVAL, SYNC_MODE];
 
 impl StreamConfig {
     /// Whether a create or update with `self` would change `current`: server-owned metadata does not count, nor do
@@ -283,13 +285,20 @@ impl StreamConfig {
     }
 }
 
+/// The first key that claims to be a setting of Headwater's, in whatever case, and is none of `known`.
+pub(crate) fn unknown_setting<'a>(metadata: &'a Metadata, known: &[&str]) -> Option<&'a str> {
+    let ours =
+        |key: &str| key.get(..HEADWATER_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(HEADWATER_PREFIX));
+    metadata.keys().map(String::as_str).find(|key| ours(key) && !known.contains(key))
+}
+
 /// Copies the `headwater.*` keys of `current` that `wanted` does not name. The interval belongs to its sync mode, so it
 /// goes with it.
 pub(crate) fn keep_unnamed_settings(wanted: &mut Metadata, current: &Metadata) {
     let other_mode = wanted.get(SYNC_MODE).is_some_and(|mode| current.get(SYNC_MODE) != Some(mode));
     for (key, value) in current
         .iter()
-        .filter(|(key, _)| key.starts_with(HEADWATER_PREFIX))
+        .filter(|(key, _)| HEADWATER_KEYS.contains(&key.as_str()))
         .filter(|(key, _)| !(other_mode && key.as_str() == SYNC_INTERVAL))
     {
         wanted.entry(key.clone()).or_insert_with(|| value.clone());

@@ -3,7 +3,9 @@
 //! The texts are nats-server's where it refuses the same thing.
 
 use crate::api::error::{self, ApiError};
-use crate::api::stream_config::{Discard, PersistMode, Retention, Storage, StreamConfig, keep_unnamed_settings};
+use crate::api::stream_config::{
+    Discard, HEADWATER_KEYS, PersistMode, Retention, Storage, StreamConfig, keep_unnamed_settings, unknown_setting,
+};
 use crate::api::{level, unsupported};
 use crate::subject;
 
@@ -153,6 +155,9 @@ fn normalized(mut config: StreamConfig, context: &Context) -> Result<StreamConfi
     }
     if level::size(&config.metadata) > level::METADATA_BYTES_MAX {
         return invalid(format_args!("stream metadata exceeds maximum size of {} bytes", level::METADATA_BYTES_MAX));
+    }
+    if let Some(key) = unknown_setting(&config.metadata, &HEADWATER_KEYS) {
+        return invalid(format_args!("metadata key {key:?} is not known; there are {}", HEADWATER_KEYS.join(", ")));
     }
     put_limits_right(&mut config, context)?;
     put_windows_right(&mut config)?;

@@ -1,13 +1,18 @@
-//! `Stream` manifests from files: several documents a file, problems told with file and field, the rest still used.
+//! `Stream` manifests from files: several documents a file; every problem is told, with file, stream and field.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use headwater_crds::{GROUP, Stream, VERSION};
+use headwater_crds::{GROUP, Stream, StreamSpec, VERSION};
 use headwater_plan::Desired;
 use serde::Deserialize as _;
-use serde_yaml::Value;
+use serde_yaml::{Mapping, Value};
+
+/// Largest file that is read (bytes): a manifest is about one KiB.
+const FILE_BYTES_MAX: usize = 4 << 20;
+/// Most opening brackets of one document. A parser's work grows with the square of their depth, and a stream has a few.
+const BRACKETS_MAX: usize = 1000;
 
 /// What the files say.
 #[derive(Debug, Default)]
@@ -81,8 +86,12 @@ impl Manifests {
     /// Reads every document of one file.
     pub(crate) fn read(&mut self, path: &Path, text: &str) {
         let file = path.display();
+        if let Err(why) = check_size(text) {
+            return self.error(file.to_string(), why);
+        }
         // Each document is parsed twice: once to see what it is, once as that, so that errors name field and line.
-        for (i, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
+        let documents = || serde_yaml::Deserializer::from_str(text);
+        for (i, (document, again)) in documents().zip(documents()).enumerate() {
             let place = format!("{file}, document {}", i + 1);
             let value = match Value::deserialize(document) {
                 Ok(Value::Null) => continue,
@@ -99,13 +108,7 @@ impl Manifests {
                 continue;
             }
             match kind.as_str() {
-                "Stream" => {
-                    let Some(document) = serde_yaml::Deserializer::from_str(text).nth(i) else { continue };
-                    match Stream::deserialize(document) {
-                        Ok(stream) => self.stream(place, stream, &value),
-                        Err(error) => self.error(place, error.to_string()),
-                    }
-                }
+                "Stream" => self.stream(place, Stream::deserialize(again), &value),
                 "StreamCluster" => {
                     self.note(place, "a StreamCluster is for Kubernetes; this command runs its own".to_owned())
                 }
@@ -114,24 +117,45 @@ impl Manifests {
         }
     }
 
-    fn stream(&mut self, place: String, mut stream: Stream, written: &Value) {
-        let name = stream.metadata.name.clone().unwrap_or_default();
-        let place = if name.is_empty() { place } else { format!("{place} (Stream {name})") };
-        if name.is_empty() {
-            return self.error(place, "metadata.name: is required".to_owned());
+    fn stream(&mut self, place: String, read: Result<Stream, serde_yaml::Error>, written: &Value) {
+        let name = written.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+        let place = name.map_or_else(|| place.clone(), |name| format!("{place} (Stream {name})"));
+        let before = self.remarks.len();
+        let mut unreadable = Vec::new();
+        let read = read.or_else(|first| {
+            // The parser stops at the first field that it cannot read: each is tried alone, then the rest together.
+            let first = first.to_string();
+            let (rest, problems) = without_unreadable_fields(written);
+            for (field, problem) in problems {
+                let same = first.starts_with(&format!("{}:", problem.split(": ").next().unwrap_or_default()));
+                self.error(place.clone(), if same { first.clone() } else { problem });
+                unreadable.push(field);
+            }
+            serde_yaml::to_string(&rest).and_then(|text| serde_yaml::from_str(&text)).map_err(|_| first)
+        });
+        let mut stream: Stream = match read {
+            Ok(stream) => stream,
+            Err(first) if unreadable.is_empty() => return self.error(place, first),
+            Err(_) => return,
+        };
+        if stream.metadata.name.is_none() {
+            self.error(place.clone(), "metadata.name: is required".to_owned());
+            stream.metadata.name = Some("unnamed".to_owned());
         }
-        let unknown = unknown_fields(&stream, written);
-        for field in &unknown {
-            self.error(place.clone(), format!("{field}: unknown"));
+        for field in unknown_fields(&stream, written).into_iter().filter(|field| !unreadable.contains(field)) {
+            // A field that has no effect may be a misspelt one: the stream would not be what was meant.
+            self.error(place.clone(), format!("spec.{field}: unknown"));
         }
         stream.metadata.namespace.get_or_insert_with(|| "default".to_owned());
         match Desired::from_stream(&stream) {
-            Ok(desired) if unknown.is_empty() => self.streams.push(desired),
-            // A field that has no effect may be a misspelt one: the stream would not be what was meant.
+            Ok(desired) if self.remarks.len() == before => self.streams.push(desired),
             Ok(_) => {}
             Err(problems) => {
                 for problem in problems.0 {
-                    self.error(place.clone(), problem.to_string());
+                    // What a rule says about a field that could not be read is not about what was written.
+                    if !unreadable.iter().any(|field| problem.message.contains(field.as_str())) {
+                        self.error(place.clone(), problem.to_string());
+                    }
                 }
             }
         }
@@ -153,6 +177,73 @@ impl Manifests {
     }
 }
 
+/// Bounds what the parser is given, before it is given it.
+fn check_size(text: &str) -> Result<(), String> {
+    if text.len() > FILE_BYTES_MAX {
+        return Err(format!("is larger than {FILE_BYTES_MAX} bytes"));
+    }
+    let mut brackets = 0;
+    for line in text.lines() {
+        if line.starts_with("---") {
+            brackets = 0;
+        }
+        brackets += line.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+        if brackets > BRACKETS_MAX {
+            return Err(format!("has more than {BRACKETS_MAX} opening brackets in one document: no stream has"));
+        }
+    }
+    Ok(())
+}
+
+/// The document without those fields of `spec` that cannot be read, and what is wrong with each.
+fn without_unreadable_fields(written: &Value) -> (Value, Vec<(String, String)>) {
+    let mut rest = written.clone();
+    let mut problems = Vec::new();
+    if let Some(spec) = rest.get_mut("spec").and_then(Value::as_mapping_mut) {
+        spec.retain(|key, value| {
+            let found = unreadable(key, value);
+            let field = key.as_str().unwrap_or_default();
+            problems.extend(found.iter().map(|problem| (field.to_owned(), format!("spec.{problem}"))));
+            found.is_empty()
+        });
+    }
+    (rest, problems)
+}
+
+/// What is wrong with one field of `spec`, item by item if it has some.
+fn unreadable(key: &Value, value: &Value) -> Vec<String> {
+    // By way of text: a plain `5` in a file may be a word, in a parsed document it is a number.
+    let read = |value: Value| {
+        let alone = Mapping::from_iter([(key.clone(), value)]);
+        let text = serde_yaml::to_string(&alone).map_err(|error| error.to_string())?;
+        serde_yaml::from_str::<StreamSpec>(&text).map_err(|error| {
+            let text = error.to_string();
+            // Where it stands in the text made above.
+            text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
+        })
+    };
+    let Err(whole) = read(value.clone()) else { return Vec::new() };
+    let items: Vec<String> = match value {
+        Value::Sequence(items) => {
+            let item = |(i, item): (usize, &Value)| {
+                let error = read(Value::Sequence(vec![item.clone()])).err()?;
+                Some(error.replacen("[0]", &format!("[{i}]"), 1))
+            };
+            items.iter().enumerate().filter_map(item).collect()
+        }
+        Value::Mapping(items) => {
+            let item = |(key, item): (&Value, &Value)| {
+                read(Value::Mapping(Mapping::from_iter([(key.clone(), item.clone())]))).err()
+            };
+            items.iter().filter_map(item).collect()
+        }
+        _ => Vec::new(),
+    };
+    let field = key.as_str().unwrap_or("?");
+    let named = |error: String| if error.starts_with(field) { error } else { format!("{field}: {error}") };
+    if items.is_empty() { vec![named(whole)] } else { items.into_iter().map(named).collect() }
+}
+
 /// Fields of `spec` that a stream does not have. An API server would refuse them, too.
 fn unknown_fields(stream: &Stream, written: &Value) -> Vec<String> {
     let known = serde_yaml::to_value(&stream.spec).unwrap_or_default();
@@ -163,7 +254,7 @@ fn unknown_fields(stream: &Stream, written: &Value) -> Vec<String> {
         .iter()
         // What was read is written again under its name; null is as good as absent.
         .filter(|(key, value)| !value.is_null() && !known.contains_key(*key))
-        .filter_map(|(key, _)| Some(format!("spec.{}", key.as_str()?)))
+        .filter_map(|(key, _)| Some(key.as_str()?.to_owned()))
         .collect()
 }
 
@@ -204,13 +295,56 @@ mod tests {
         for (line, parts) in told.iter().zip([
             ["document 2 (Stream bad)", "spec.replicas"],
             ["document 2 (Stream bad)", "spec.syncInterval"],
-            ["document 3", "spec.replicas"],
+            ["document 3 (Stream typed)", "spec.replicas"],
             ["document 4 (Stream typo)", "spec.replcas: unknown"],
             ["document 5", "apiVersion"],
         ]) {
             assert!(line.starts_with("s.yaml") && parts.iter().all(|p| line.contains(p)), "{line} lacks {parts:?}");
         }
         assert_eq!(told.len(), 5, "{told:?}");
+    }
+
+    #[test]
+    fn everything_that_is_wrong_with_a_stream_is_told_at_once() {
+        let text = format!(
+            "{HEAD}metadata: {{name: bad}}\nspec:\n  storage: tape\n  replicas: three\n  syncMode: sometimes\n  \
+             syncInterval: 5s\n  allowAsyncFlush: maybe\n  subjects: [a, [b], {{c: d}}]\n  metadata: {{a: [], b: c}}\n  \
+             maxAge: soon\n  bogus: 1\n  description: 5\n---\n{HEAD}metadata: {{}}\nspec: {{replicas: x, maxMsgs: y}}\n"
+        );
+        let manifests = read(&text);
+        assert!(manifests.streams.is_empty());
+        let told: Vec<String> = manifests.remarks.iter().map(ToString::to_string).collect();
+        let expected = [
+            "(Stream bad): spec.storage: unknown variant `tape`, expected `file` or `memory` at line 5",
+            "(Stream bad): spec.replicas: invalid type",
+            "(Stream bad): spec.syncMode: unknown variant `sometimes`",
+            "(Stream bad): spec.allowAsyncFlush: invalid type",
+            "(Stream bad): spec.subjects[1]: invalid type",
+            "(Stream bad): spec.subjects[2]: invalid type",
+            "(Stream bad): spec.metadata.a: invalid type",
+            "(Stream bad): spec.bogus: unknown",
+            "(Stream bad): spec.maxAge: ",
+            "document 2: spec.replicas: ",
+            "document 2: spec.maxMsgs: ",
+            "document 2: metadata.name: is required",
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        for (line, part) in told.iter().zip(expected) {
+            assert!(line.contains(part), "{line} lacks {part}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_before_it_is_parsed() {
+        let deep = format!("{HEAD}metadata: {{name: a}}\nspec: {}\n", "[".repeat(200_000));
+        let began = std::time::Instant::now();
+        let manifests = read(&deep);
+        assert!(manifests.remarks[0].text.contains("opening brackets"), "{:?}", manifests.remarks);
+        assert!(began.elapsed() < std::time::Duration::from_secs(1));
+        let many = format!("{HEAD}metadata: {{name: NAME}}\nspec: {{subjects: [\"NAME.>\"]}}\n---\n");
+        let many: String = (0..600).map(|i| many.replace("NAME", &format!("s{i}"))).collect();
+        assert_eq!(read(&many).streams.len(), 600);
+        assert!(read(&"#\n".repeat(FILE_BYTES_MAX)).remarks[0].text.contains("larger than"));
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub enum FlushError {
         op: &'static str,
         /// On which file.
         path: PathBuf,
-        /// The kind of error.
-        kind: io::ErrorKind,
+        /// Whether the same may work later; see [`passes`].
+        passes: bool,
         /// The error in words.
         message: String,
     },
@@ -50,23 +50,30 @@ pub enum FlushError {
     Log(#[source] WalFailure),
 }
 
-/// Whether the same write may work later, on the same disk.
+/// Whether the same may work later, on the same disk: there was no room, it could not be written to, or the process or
+/// the machine was out of file descriptors or memory.
 #[must_use]
-pub fn passes(kind: io::ErrorKind) -> bool {
-    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(kind, StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+pub fn passes(error: &io::Error) -> bool {
+    use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let out_of_files = matches!(error.raw_os_error(), Some(ENFILE | EMFILE));
+    out_of_files || matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem | OutOfMemory)
 }
 
+// As every Linux numbers them; the standard library has no kinds for them.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 impl FlushError {
-    /// Whether the same may work later, on the same disk, after opening the store anew: there was no room, or it could
-    /// not be written to. Not after a failed sync: the kernel may have dropped what it could not write.
+    /// Whether the same may work later, after opening the store anew; see [`passes`]. Not after a failed sync: the kernel
+    /// may have dropped what it could not write.
     #[must_use]
     pub fn passes(&self) -> bool {
-        matches!(self, Self::Io { op, kind, .. } if *op != "sync" && passes(*kind))
+        matches!(self, Self::Io { passes: true, .. })
     }
 
     pub(crate) fn io(op: &'static str, path: &Path, error: &io::Error) -> Self {
-        Self::Io { op, path: path.to_owned(), kind: error.kind(), message: error.to_string() }
+        let passes = op != "sync" && passes(error);
+        Self::Io { op, path: path.to_owned(), passes, message: error.to_string() }
     }
 }
 

@@ -327,6 +327,12 @@ impl Inner {
 
     /// Directories are rarely renamed; here that is atomic and durable at once.
     fn rename_dir(&mut self, from: &Path, to: &Path) {
+        // The name is free only once what had it is gone: that removal cannot come after this.
+        let (before, pending): (Vec<NameOp>, Vec<NameOp>) = std::mem::take(&mut self.pending_names)
+            .into_iter()
+            .partition(|op| matches!(op, NameOp::RemoveTree { path } if path == to));
+        self.pending_names = pending;
+        before.iter().for_each(|op| op.apply(&mut self.durable_names));
         let moved = |path: &Path| path.strip_prefix(from).map_or_else(|_| path.to_owned(), |rest| to.join(rest));
         self.names = std::mem::take(&mut self.names).into_iter().map(|(path, inode)| (moved(&path), inode)).collect();
         self.durable_names =

@@ -87,6 +87,15 @@ pub struct WalScan {
     pub segments: Vec<SegmentScan>,
 }
 
+/// A place in the log, over all segments. What is synced only ever grows, over restarts too: segment numbers rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogEnd {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Bytes of it; `u64::MAX` if it is complete.
+    pub offset: u64,
+}
+
 /// A live entry as found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundEntry {
@@ -139,6 +148,16 @@ pub(crate) struct FoundLog {
     /// Position in `segments` of the newest with a record.
     pub(crate) newest: Option<usize>,
     pub(crate) spares: Vec<SegmentSeq>,
+}
+
+impl WalScan {
+    /// Where the newest record ends; `None` for a log without any.
+    #[must_use]
+    pub fn end_of_records(&self) -> Option<LogEnd> {
+        let newest = self.segments.iter().rev().find(|found| found.sealed || found.records > 0)?;
+        let offset = if newest.sealed { u64::MAX } else { newest.end };
+        Some(LogEnd { segment: newest.segment.get(), offset })
+    }
 }
 
 impl FoundLog {

@@ -46,6 +46,7 @@ fn b01_watermarks_hold_under_load() {
             "persisted was never behind applied: nothing asynchronous was seen in {} samples",
             samples.taken
         );
+        ensure!(samples.with_async_snapshot > 0, "no snapshot was ahead of the store in {} samples", samples.taken);
         let purged = cluster.recovery(0).await?.stream("MARKS").map(|group| group.watermarks.purged);
         ensure!(purged.is_some_and(|purged| purged > 0), "the log was never purged: {purged:?}");
         cluster.wait_replicas("MARKS").await?;

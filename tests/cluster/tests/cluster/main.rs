@@ -1,8 +1,11 @@
 //! Three real processes, killed, paused, wiped and reconfigured under load. Each test names the
 //! field report it stands for. They share two cores, so one cluster runs at a time.
 
+use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use headwater_cluster_tests::{PowerDisk, SmallDisk};
 
 mod basics;
 mod consumers;
@@ -10,6 +13,8 @@ mod crashes;
 mod disks;
 mod durability;
 mod membership;
+mod power;
+mod rejoin;
 mod sequences;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -43,6 +48,24 @@ fn run_on(
             panic!("{error:#}\n{}", logs.join("\n"));
         }
     });
+}
+
+/// Whether file systems can be mounted here, which the tests that begin with this need.
+fn can_mount() -> bool {
+    let can = SmallDisk::is_possible().unwrap_or_else(|error| panic!("{error:#}"));
+    if !can {
+        let _shown_or_not = writeln!(std::io::stderr(), "SKIPPED: mounting a file system needs root");
+    }
+    can
+}
+
+/// As [`can_mount`], for images on loop devices, which not every sandbox has.
+fn can_cut_power() -> bool {
+    can_mount()
+        && PowerDisk::is_possible().unwrap_or_else(|error| {
+            let _shown_or_not = writeln!(std::io::stderr(), "SKIPPED: no loop device or ext4 here: {error:#}");
+            false
+        })
 }
 
 async fn sleep(ms: u64) {

@@ -154,3 +154,34 @@ fn b46_no_answer_goes_back_after_a_restart() {
         Ok(())
     });
 }
+
+/// A node that is left alone has no majority, whoever led before: it does not say that it is ready.
+#[test]
+fn b93_node_left_alone_is_not_ready() {
+    run(async |cluster| {
+        if !cluster.is_headwater() {
+            return Ok(());
+        }
+        let mut left = 0;
+        for i in 0..3 {
+            let recovery = cluster.recovery(i).await?;
+            if recovery.groups.iter().any(|group| group.stream.is_empty() && group.role == "Leader") {
+                left = i;
+            }
+        }
+        let ready = format!("{}/readyz", cluster.nodes()[left].http());
+        let status = async || anyhow::Ok(reqwest::get(&ready).await?.status().as_u16());
+        let is = async |wanted: u16| {
+            let status = status().await?;
+            ensure!(status == wanted, "it says {status}");
+            anyhow::Ok(())
+        };
+        cluster.until(RECOVERED, "it is ready", async |_: &mut Cluster| is(200).await).await?;
+        for other in (0..3).filter(|i| *i != left) {
+            cluster.kill9(other)?;
+        }
+        cluster.until(RECOVERED, "it is not ready", async |_: &mut Cluster| is(503).await).await?;
+        cluster.start_all().await?;
+        cluster.until(RECOVERED, "it is ready again", async |_: &mut Cluster| is(200).await).await
+    });
+}

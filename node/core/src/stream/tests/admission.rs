@@ -152,6 +152,32 @@ fn a_duplicate_is_confirmed_with_its_original() {
 }
 
 #[test]
+fn a_wrong_sequence_is_told_even_with_a_known_id() {
+    let mut world = World::new(Settings { name: "S".into(), ..Settings::default() });
+    let id = ("Nats-Msg-Id", "x");
+    let (last_seq, subject_seq) = ("Nats-Expected-Last-Sequence", "Nats-Expected-Last-Subject-Sequence");
+    let subject = ("Nats-Expected-Last-Subject-Sequence-Subject", "a");
+    assert_eq!(world.seq("a", &[id]), 1);
+    assert_eq!(world.seq("b", &[("Nats-Msg-Id", "y")]), 2);
+    let wrong = |seq| Err(PubRefusal::WrongLastSequence(StreamSeq::new(seq)));
+    // In flight and applied alike.
+    for _ in 0..2 {
+        assert_eq!(world.publish("a", &[id, (last_seq, "9")], b""), wrong(2));
+        assert_eq!(world.publish("a", &[id, (last_seq, "x")], b""), wrong(2));
+        assert_eq!(world.publish("a", &[id, (subject_seq, "9")], b""), wrong(1));
+        assert_eq!(world.publish("a", &[id, (last_seq, "9"), (subject_seq, "9")], b""), wrong(1));
+        assert_eq!(world.publish("a", &[id, subject], b""), Err(PubRefusal::LastSubjectWithoutSequence));
+        assert_eq!(world.publish("a", &[id, ("Nats-Expected-Stream", "T")], b""), Err(PubRefusal::WrongStream));
+        // What is only about the message itself comes after the id: it is not stored again.
+        for rest in [(last_seq, "2"), (subject_seq, "1"), ("Nats-Expected-Last-Msg-Id", "z"), ("Nats-Rollup", "sub")] {
+            let duplicate = world.publish("a", &[id, rest], b"").unwrap();
+            assert_eq!(duplicate.duplicate_of, Some(StreamSeq::new(1)), "{rest:?}");
+        }
+        world.drain();
+    }
+}
+
+#[test]
 fn an_id_whose_message_was_lost_with_its_leader_is_not_a_duplicate() {
     let mut world = World::new(Settings::default());
     let id = [("Nats-Msg-Id", "x")];

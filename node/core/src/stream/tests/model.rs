@@ -291,6 +291,11 @@ impl Run {
         let hdr_len = block(&headers).len();
         let counted = stored_len(StorageKind::File, subject.len(), hdr_len, len);
         let found = self.world.publish(subject, &headers, &payload);
+        if expect.is_some_and(|seq| seq != right) {
+            // Told before anything else, a known id included.
+            assert_eq!(found, Err(PubRefusal::WrongLastSequence(StreamSeq::new(right))));
+            return;
+        }
         if let Some(seq) = id.and_then(|id| self.model.duplicate(id, self.world.now)) {
             assert_eq!(found.unwrap().duplicate_of, Some(StreamSeq::new(seq)));
             return;

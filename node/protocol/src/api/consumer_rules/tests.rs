@@ -39,6 +39,11 @@ fn refusals() {
     for (config, code, text) in [
         (long_description.as_str(), 10107, "consumer description is too long, maximum allowed is 4096"),
         (long_metadata.as_str(), 10135, "consumer metadata exceeds maximum size of 128KB"),
+        (
+            r#"{"metadata":{"headwater.sync_mode":"noWait"}}"#,
+            10012,
+            "metadata key \"headwater.sync_mode\" is not known: consumers have no settings of that kind",
+        ),
         (r#"{"ack_policy":"all","ack_wait":-1}"#, 10183, "consumer ack wait needs to be positive"),
         (r#"{"backoff":[-1]}"#, 10184, "consumer backoff needs to be positive"),
         (r#"{"max_deliver":1,"backoff":[1,2]}"#, 10116, "max deliver is required to be > length of backoff values"),

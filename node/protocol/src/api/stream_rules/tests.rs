@@ -193,6 +193,30 @@ fn absent_durability_settings_stay() {
 }
 
 #[test]
+fn settings_that_do_not_exist_are_refused_by_name() {
+    for key in ["headwater.sync-mode", "headwater.syncMode", "headwater.bogus", "headwater.", "Headwater.sync_mode"] {
+        let config = format!(r#"{{"name":"s","metadata":{{"team":"a","{key}":"noWait"}}}}"#);
+        let known = "headwater.allow_async_flush, headwater.sync_interval, headwater.sync_mode";
+        let text = format!("metadata key \"{key}\" is not known; there are {known}");
+        let create = validate_stream_config(parse(&config), &ALONE).unwrap_err();
+        assert_eq!((create.err_code, create.description.as_ref()), (10052, text.as_str()));
+        assert_eq!(update(r#"{"name":"s"}"#, &config), Err(text));
+    }
+    assert!(
+        validate_stream_config(parse(r#"{"name":"s","metadata":{"headwater":"a","x.headwater.y":"b"}}"#), &ALONE)
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_key_that_was_once_let_in_does_not_stick() {
+    let mut current = created(r#"{"name":"s"}"#);
+    current.metadata.insert("headwater.bogus".to_owned(), "1".to_owned());
+    let next = validate_stream_update(&current, parse(r#"{"name":"s","max_msgs":5}"#), &ALONE).unwrap();
+    assert!(!next.metadata.contains_key("headwater.bogus"));
+}
+
+#[test]
 fn the_name_in_the_subject_must_be_the_configured_one() {
     assert_eq!(check_subject_name("a", &parse(r#"{"name":"b"}"#)), Err(error::STREAM_MISMATCH));
 }
