@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use headwater_core::catalog::{CatalogCommand, CatalogResponse, NodeState, Replica};
 use headwater_core::durability::SyncMode;
@@ -80,7 +80,11 @@ async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
         receiver: context.receiver.clone(),
         staging: context.config.store_dir.join("meta.incoming"),
     })
-    .await?;
+    .await
+    .with_context(|| {
+        let store = context.config.store_dir.display();
+        format!("the catalogue in {store} cannot be opened; while its peers run, this node may join them as a new one, with {store} moved away")
+    })?;
     context.meta.replica.with(|inner| inner.phase.loaded());
     context.meta.started(raft.clone());
     tokio::spawn(follow_meta(Arc::clone(context), raft.clone()));

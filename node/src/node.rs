@@ -658,7 +658,7 @@ async fn tick(context: Arc<Context>) {
             told = Some(end);
         }
         if let Some(state) = context.meta.state() {
-            context.meta.replica.observe_phase(&state);
+            context.meta.replica.observe_phase(context.node_id, &state);
         }
         for replica in context.streams.all_local() {
             replica.tick();

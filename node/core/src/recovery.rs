@@ -311,6 +311,9 @@ pub struct Progress {
     pub committed: LogIndex,
     /// Whether a leader of the current term has told the commit index.
     pub leader_known: bool,
+    /// Whether the replica counts in its group. One that is still a learner on its way to a vote does not, so nobody
+    /// may take another replica away yet.
+    pub counts: bool,
 }
 
 /// A replica's phase, latched per boot: a replica that was once recovered does not fall back because new
@@ -413,7 +416,7 @@ impl PhaseLatch {
         {
             let barrier = *self.barrier.get_or_insert(target);
             self.advance(Phase::Persisting);
-            if now.persisted >= barrier {
+            if now.persisted >= barrier && now.counts {
                 self.advance(Phase::Recovered);
             }
         }

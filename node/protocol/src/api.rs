@@ -19,12 +19,19 @@ pub mod stream_rules;
 pub mod unsupported;
 mod wire_enum;
 
-/// Parses a request body strictly.
+/// Parses a request body strictly. `null` is an object without fields, as in Go.
 ///
 /// # Errors
 /// `10025 invalid JSON: …`.
 pub fn parse_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, error::ApiError> {
+    let body = if body.trim_ascii() == b"null" { b"{}" } else { body };
     crate::json::from_slice(body).map_err(|error| error::invalid_json(&error))
+}
+
+/// Whether nothing was sent where a body is needed. Unlike for an optional body, what is no JSON at all is not nothing.
+pub(crate) fn is_missing_body(body: &[u8]) -> bool {
+    let body = body.trim_ascii();
+    body.is_empty() || (body.starts_with(b"{") && crate::json::is_empty_request(body))
 }
 
 /// Parses an optional body strictly; one without content gives the default.
@@ -40,7 +47,5 @@ pub fn parse_optional_body<T: serde::de::DeserializeOwned + Default>(body: &[u8]
 /// # Errors
 /// `10038 expected an empty request payload`.
 pub fn expect_no_body(body: &[u8]) -> Result<(), error::ApiError> {
-    let body = body.trim_ascii();
-    let empty = body.is_empty() || (body.starts_with(b"{") && crate::json::is_empty_request(body));
-    if empty { Ok(()) } else { Err(error::NOT_EMPTY_REQUEST) }
+    if is_missing_body(body) { Ok(()) } else { Err(error::NOT_EMPTY_REQUEST) }
 }

@@ -2,11 +2,15 @@
 
 use serde::Deserialize;
 
+use crate::api::level;
 use crate::json;
 use crate::status::Status;
 
 /// The time of a request is over.
 const REQUEST_TIMEOUT: Status = Status::new(408, "Request Timeout");
+
+/// The request needs a newer server.
+const REQUIRED_API_LEVEL: Status = Status::new(412, "Required Api Level");
 
 /// `400 Bad Request - <why>`.
 fn bad_request(why: &str) -> Status {
@@ -79,7 +83,29 @@ impl PullRequest {
         if !(0..=9).contains(&request.priority) {
             return Err(bad_request("Priority must be between 0 and 9"));
         }
+        request.check_policy()?;
         Ok(request)
+    }
+
+    /// Parses a message to `CONSUMER.MSG.NEXT`, whose headers may say that it needs a newer server.
+    ///
+    /// # Errors
+    /// The status to answer with: `412`, or a `400` as from [`Self::parse`].
+    pub fn parse_message(headers: &[u8], body: &[u8]) -> Result<Self, Status> {
+        if level::is_supported(headers) { Self::parse(body) } else { Err(REQUIRED_API_LEVEL) }
+    }
+
+    /// What only a priority policy gives a meaning to. Consumers have none here ([`crate::api::unsupported`]), so
+    /// whoever asks for it would be served in a way that was not asked for. A `group` or `priority` alone asks for
+    /// nothing.
+    fn check_policy(&self) -> Result<(), Status> {
+        if self.min_pending > 0 || self.min_ack_pending > 0 {
+            return Err(bad_request("Not a Overflow Priority consumer"));
+        }
+        if !self.id.is_empty() {
+            return Err(bad_request("Not a Pinned Client Priority consumer"));
+        }
+        Ok(())
     }
 
     /// The header block that answers a request whose end lay in the past when it came: it gets nothing else, whatever
@@ -99,6 +125,7 @@ impl PullRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::{HeaderBuilder, name};
 
     fn parse(body: &str) -> PullRequest {
         PullRequest::parse(body.as_bytes()).unwrap()
@@ -150,5 +177,29 @@ mod tests {
         );
         assert_eq!(refused(r#"{"priority":20}"#), "400 Bad Request - Priority must be between 0 and 9");
         assert!(refused("{").starts_with("400 Bad Request - "));
+    }
+
+    #[test]
+    fn what_needs_a_priority_policy_is_refused() {
+        let pinned = "400 Bad Request - Not a Pinned Client Priority consumer";
+        let overflow = "400 Bad Request - Not a Overflow Priority consumer";
+        assert_eq!(refused(r#"{"id":"x"}"#), pinned);
+        assert_eq!(refused(r#"{"min_pending":3}"#), overflow);
+        assert_eq!(refused(r#"{"min_ack_pending":1,"group":"g"}"#), overflow);
+        for served in [r#"{"group":"g"}"#, r#"{"priority":3}"#, r#"{"id":"","min_pending":0,"min_ack_pending":null}"#] {
+            assert_eq!(parse(served).batch, 1, "{served}");
+        }
+    }
+
+    #[test]
+    fn a_request_for_a_newer_server_is_refused_whatever_it_says() {
+        let with = |level: &str| {
+            let mut builder = HeaderBuilder::new();
+            builder.add(name::REQUIRED_API_LEVEL, level);
+            PullRequest::parse_message(&builder.finish(), b"{")
+        };
+        assert_eq!(with("99").unwrap_err().to_string(), "412 Required Api Level");
+        assert_eq!(with("0").unwrap_err().code, 400);
+        assert_eq!(PullRequest::parse_message(b"", b"2").unwrap().batch, 2);
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! All functions work on bytes and look at each byte once: they sit on the publish path.
 
+mod filter_set;
+
+pub use filter_set::FilterSet;
+
 /// The tokens of a subject or filter.
 pub fn tokens(subject: &[u8]) -> impl Iterator<Item = &[u8]> {
     subject.split(|byte| *byte == b'.')

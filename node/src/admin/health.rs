@@ -11,7 +11,7 @@ use headwater_plan::wire::GroupReport;
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::raft::{GroupState, Role};
+use crate::stream::StreamReplica;
 
 type Health = (StatusCode, Json<Value>);
 
@@ -23,7 +23,8 @@ fn unavailable(error: &str) -> Health {
     (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "unavailable", "error": error})))
 }
 
-/// Whether the node serves clients, and every replica that belongs here works. One that is still recovering does.
+/// Whether the node serves clients, every replica that belongs here works, and their groups have leaders. One that is
+/// still recovering works.
 pub(super) async fn healthz(State(admin): State<Arc<Admin>>) -> Health {
     let health = serving(&admin);
     if health.0 != StatusCode::OK {
@@ -31,7 +32,7 @@ pub(super) async fn healthz(State(admin): State<Arc<Admin>>) -> Health {
     }
     let report = super::recovery::report(&admin.context);
     let stopped = |g: &&GroupReport| matches!(g.phase, ReplicaPhase::Failed | ReplicaPhase::Quarantined);
-    let failed: Vec<String> = report
+    let mut failed: Vec<String> = report
         .groups
         .iter()
         .filter(stopped)
@@ -40,6 +41,9 @@ pub(super) async fn healthz(State(admin): State<Arc<Admin>>) -> Health {
             format!("{of}: {} ({})", g.phase.as_str(), g.phase_why.as_deref().unwrap_or("see the log"))
         })
         .collect();
+    let of_group = |r: &Arc<StreamReplica>| r.raft_state().is_some_and(|state| !state.has_leader());
+    let leaderless = admin.context.streams.all_local().into_iter().filter(|r| !r.is_stopped()).filter(of_group);
+    failed.extend(leaderless.map(|r| format!("{}: no leader that a majority answers", r.spec.name)));
     if failed.is_empty() { ok() } else { unavailable(&failed.join("; ")) }
 }
 
@@ -59,15 +63,7 @@ pub(super) async fn readyz(State(admin): State<Arc<Admin>>) -> Health {
         return health;
     }
     let meta = &admin.context.meta;
-    ready(meta.replica.failure(), meta.leader().is_some() && !meta.state().is_some_and(|state| leads_alone(&state)))
-}
-
-/// A leader that no majority has answered for this long can change nothing; it does not step down by itself.
-const QUORUM_SILENT_MS: u64 = 3_000;
-
-fn leads_alone(state: &GroupState) -> bool {
-    let is_heard = state.quorum_ack_ms.is_some_and(|ms| ms < QUORUM_SILENT_MS);
-    state.role == Role::Leader && state.members.voters().len() > 1 && !is_heard
+    ready(meta.replica.failure(), meta.state().is_some_and(|state| state.has_leader()))
 }
 
 /// A copy that has failed may still remember a leader, so it is asked first.

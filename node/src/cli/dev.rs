@@ -22,6 +22,8 @@ const SETTLED_PACE: Duration = Duration::from_secs(3);
 const START_PATIENCE: Duration = Duration::from_secs(30);
 /// How long they have to stop; a node's own grace is 25 s, and it takes a fraction of a second.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a stop waits until the fence is given back; without that the next start takes it over all the same.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 /// Pause before a node that ended by itself is started again: the first, and the longest.
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// A node that ran this long before it ended is started again after the first pause.
@@ -64,13 +66,17 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<ExitCode> {
     let mut cluster = LocalCluster::new(args.nodes, args.port, &dir, false)?;
     let client = AdminClient::new(None)?;
 
+    let mut keeper = Keeper::new(reconciler(&cluster, &client, "headwater-dev"));
+
     let worked = tokio::select! {
-        result = work(&mut cluster, &client, &dir, files, manifests) => result,
+        result = work(&mut cluster, &client, &dir, &mut keeper, files, manifests) => result,
         () = stop.cancelled() => {
             println!("\nstopping");
             Ok(())
         }
     };
+    // Whether the nodes still answer or not, they are stopped.
+    let _released_or_late = tokio::time::timeout(RELEASE_PATIENCE, keeper.release()).await;
     cluster.stop(STOP_PATIENCE).await;
     worked?;
     println!("stopped; the data stays in {}", dir.display());
@@ -82,6 +88,7 @@ async fn work(
     cluster: &mut LocalCluster,
     client: &AdminClient,
     dir: &Path,
+    keeper: &mut Keeper,
     mut files: ManifestFiles,
     first: Manifests,
 ) -> anyhow::Result<()> {
@@ -89,15 +96,14 @@ async fn work(
     wait_until_ready(cluster, client).await?;
     print_header(cluster, dir);
 
-    let mut keeper = Keeper::new(reconciler(cluster, client, "headwater-dev"));
     let mut nurses: Vec<Nurse> = cluster.nodes.iter().map(|_| Nurse::default()).collect();
-    take_over(&mut keeper, first);
+    take_over(keeper, first);
     let mut looked: Option<Instant> = None;
     loop {
         tend(cluster, &mut nurses)?;
         if let Some(changed) = files.changed() {
             println!("manifests changed");
-            take_over(&mut keeper, changed);
+            take_over(keeper, changed);
             looked = None;
         }
         if looked.is_none_or(|at| !keeper.is_done() || at.elapsed() >= SETTLED_PACE) {
@@ -125,11 +131,12 @@ fn take_over(keeper: &mut Keeper, manifests: Manifests) {
 }
 
 /// Who keeps the streams of a local cluster.
+///
+/// The fence is asked for under a name without anything of this process, so that a start after a crash goes on with the
+/// fence of the process before it instead of waiting for its end. There is no second one to be kept apart: a local
+/// cluster's nodes are children of the one process that asks, and end with it.
 pub(crate) fn reconciler(cluster: &LocalCluster, client: &AdminClient, holder: &str) -> Reconciler {
-    let members = members(cluster);
-    // Another process under the same name must not take over this one's fence.
-    let holder = format!("{holder}/{}", std::process::id());
-    Reconciler::new(Fleet::new(client.clone(), members, holder))
+    Reconciler::new(Fleet::new(client.clone(), members(cluster), holder.to_owned()))
 }
 
 pub(crate) fn members(cluster: &LocalCluster) -> Vec<Member> {

@@ -239,7 +239,7 @@ fn pull_request(reply: Bytes, request: &pull::PullRequest) -> PullRequest {
 fn take_pull(context: &Arc<Context>, replica: &Arc<StreamReplica>, consumer: &str, msg: &Inbound<'_>) -> bool {
     // A pull without an inbox has nowhere to deliver to.
     let Some(reply) = msg.reply else { return true };
-    let end = match pull::PullRequest::parse(msg.payload) {
+    let end = match pull::PullRequest::parse_message(msg.headers, msg.payload) {
         Ok(request) => match request.over_before_it_began() {
             Some(end) => end,
             None => return replica.pull(consumer, pull_request(Bytes::copy_from_slice(reply), &request)),

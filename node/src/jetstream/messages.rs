@@ -36,13 +36,17 @@ pub(crate) async fn delete(context: &Arc<Context>, route: &ApiRoute<'_>, stream:
     let request = MsgDeleteRequest::parse(payload)?;
     let replica = leader_of(context, stream)?;
     let seq = StreamSeq::new(request.seq);
+    let not_there = || {
+        let inner = replica.lock();
+        request.not_there(inner.state.first_seq().get(), inner.state.last_seq().get())
+    };
     if !replica.lock().state.is_live(seq) {
-        return Err(error::sequence_not_found(request.seq));
+        return Err(not_there());
     }
     let command = Command::DeleteMessage(DeleteMessage { seq, erase: !request.no_erase });
     match replica.command(command).await {
         Ok(_) => ok(route, &Success::YES),
-        Err(CommandError::Rejected(Rejection::NotFound)) => Err(error::sequence_not_found(request.seq)),
+        Err(CommandError::Rejected(Rejection::NotFound)) => Err(not_there()),
         Err(CommandError::Rejected(Rejection::DeleteDenied)) => {
             Err(error::stream_msg_delete_failed("message delete not permitted"))
         }

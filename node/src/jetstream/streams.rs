@@ -13,7 +13,7 @@ use headwater_core::stream::{Command, Purge, Records, Rejection};
 use headwater_protocol::api::envelope::Success;
 use headwater_protocol::api::error::{self, ApiError};
 use headwater_protocol::api::page::{
-    LIST_LIMIT, NAMES_LIMIT, Page, SUBJECTS_LIMIT, StreamListRequest, StreamListResponse, StreamNamesResponse,
+    LIST_LIMIT, NAMES_LIMIT, Page, StreamListRequest, StreamListResponse, StreamNamesResponse,
 };
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::api::stream::{
@@ -278,7 +278,7 @@ fn describe(
             .collect::<BTreeMap<_, _>>()
             .into_iter()
             .collect();
-        page = Page::new(all.len(), request.offset, SUBJECTS_LIMIT);
+        page = Page::of_subjects(all.len(), request.offset);
         subjects = page.of(&all).iter().cloned().collect();
     }
     let first_ts = if counts.messages == 0 { ApiTime::default() } else { time(StreamSeq::new(counts.first_seq)) };

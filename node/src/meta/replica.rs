@@ -121,7 +121,7 @@ impl MetaReplica {
     }
 
     /// Takes the phase forward, and writes the checkpoint that it waits for.
-    pub(crate) fn observe_phase(self: &Arc<Self>, raft: &crate::raft::GroupState) {
+    pub(crate) fn observe_phase(self: &Arc<Self>, own: u64, raft: &crate::raft::GroupState) {
         let waits = {
             let mut inner = self.inner.lock();
             let index = |at: Option<LogPos>| at.map_or(LogIndex::new(0), |p| p.index);
@@ -131,6 +131,11 @@ impl MetaReplica {
                 persisted,
                 committed: LogIndex::new(raft.committed).max(applied),
                 leader_known: raft.commit_known,
+                // Beyond so many voters a node is a learner for good.
+                counts: {
+                    let voters = raft.members.voters();
+                    voters.contains(&own) || voters.len() >= super::bootstrap::META_VOTERS_MAX
+                },
             };
             if inner.phase.observe(progress) {
                 tracing::info!(phase = inner.phase.phase().as_str(), "recovery of the catalogue");
@@ -284,6 +289,11 @@ impl Replica for Arc<MetaReplica> {
             self.changed.notify_one();
             Ok(())
         })
+    }
+
+    fn cannot_stage(&self, error: &io::Error) {
+        // The catalogue is small, and needed as long as it can be read: it catches up when there is room.
+        tracing::warn!(%error, "a snapshot of the catalogue cannot be written");
     }
 
     fn room(&self) -> Option<BoxFuture<'_, ()>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,13 +12,14 @@ use headwater_storage::wal::Wal;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::network::{NetSnapshot, RaftNetworkFactory};
 use openraft::{ServerState, SnapshotPolicy};
 use tokio::sync::oneshot;
 
 use super::log_store::{EffectiveSync, LogStore};
-use super::machine::{Machine, Replica};
+use super::machine::{Machine, Replica, SnapshotBody};
 use super::network::{Factory, RaftNet};
-use super::receiver::{Incoming, Member, Receiver};
+use super::receiver::{Incoming, Member, Receiver, Told};
 use super::types::*;
 
 /// Timing differs: the catalogue must fail over before the streams that wait for it.
@@ -79,7 +80,8 @@ pub(crate) struct GroupParams {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(
-        "the log of group {group} was purged up to {purged}, past the store's {persisted}: entries between are gone"
+        "the log of group {group} was purged up to {purged}, past the store's {persisted}: entries between are gone with \
+         the checkpoint that covered them"
     )]
     PurgedPastPersisted { group: GroupId, purged: u64, persisted: u64 },
     #[error("group {group} did not start: {why}")]
@@ -105,14 +107,50 @@ pub(crate) enum WriteError {
     Unknown(String),
 }
 
+/// What openraft stands on at one member.
+pub(super) struct Storage {
+    pub(super) kind: GroupKind,
+    pub(super) group: GroupId,
+    pub(super) raft_id: u64,
+    pub(super) wal: Wal,
+    pub(super) sync: Arc<EffectiveSync>,
+    pub(super) replica: Arc<dyn Replica>,
+    /// Set when the member is shut down.
+    pub(super) closed: Arc<AtomicBool>,
+}
+
+/// Starts openraft on a member's storage and `net`.
+pub(super) async fn open_raft<N>(storage: Storage, net: N) -> Result<Raft, StartError>
+where
+    N: RaftNetworkFactory<TypeConfig>,
+    N::Network: NetSnapshot<TypeConfig, SnapshotData = SnapshotBody>,
+{
+    let Storage { kind, group, raft_id, wal, sync, replica, closed } = storage;
+    let fail = |why: String| StartError::Raft { group, why };
+
+    // openraft turns one violation of this into an error and another into a panic at the first apply.
+    let persisted = replica.recovered().0.map_or(0, |p| p.index.get());
+    let found = wal.group(group);
+    let purged = found.as_ref().and_then(|f| f.purged).map_or(0, |p| p.index.get());
+    if purged > persisted {
+        return Err(StartError::PurgedPastPersisted { group, purged, persisted });
+    }
+
+    let files = Arc::clone(&replica);
+    let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
+    let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
+    let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
+    let machine = Machine::new(replica, closed);
+    Raft::new(raft_id, Arc::new(config), net, log, machine).await.map_err(|e| fail(e.to_string()))
+}
+
 #[derive(Clone)]
 pub(crate) struct RaftGroup {
     raft: Raft,
     receiver: Receiver,
     group: GroupId,
     raft_id: u64,
-    /// The commit index that leaders of the current boot told this member; 0 before the first.
-    told: Arc<AtomicU64>,
+    told: Arc<Told>,
     /// Last index of the log when the member was opened.
     opened_at: u64,
     closed: Arc<AtomicBool>,
@@ -122,29 +160,18 @@ impl RaftGroup {
     /// Opens the member. Replays `(persisted, committed]` before it returns, if the committed index was saved.
     pub(crate) async fn start(params: GroupParams) -> Result<Self, StartError> {
         let GroupParams { kind, group, raft_id, wal, sync, replica, net, receiver, staging } = params;
-        let fail = |why: String| StartError::Raft { group, why };
-
-        // openraft turns one violation of this into an error and another into a panic at the first apply.
-        let persisted = replica.recovered().0.map_or(0, |p| p.index.get());
-        let found = wal.group(group);
-        let purged = found.as_ref().and_then(|f| f.purged).map_or(0, |p| p.index.get());
-        if purged > persisted {
-            return Err(StartError::PurgedPastPersisted { group, purged, persisted });
-        }
-
-        let files = Arc::clone(&replica);
-        let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
-        let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
-        let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
-        let factory = Factory { net, group: group.get() };
+        let net = Factory { net, group: group.get() };
         let closed = Arc::<AtomicBool>::default();
-        let raft = Raft::new(raft_id, Arc::new(config), factory, log, Machine::new(replica, Arc::clone(&closed)))
-            .await
-            .map_err(|e| fail(e.to_string()))?;
-        let told = Arc::<AtomicU64>::default();
+        let member = Arc::clone(&replica);
+        let raft =
+            open_raft(Storage { kind, group, raft_id, wal, sync, replica, closed: Arc::clone(&closed) }, net).await?;
+        let told = Arc::<Told>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
         let incoming = Incoming::new(staging);
-        receiver.add(group.get(), Member { id: raft_id, raft: raft.clone(), told: Arc::clone(&told), incoming });
+        receiver.add(
+            group.get(),
+            Member { id: raft_id, raft: raft.clone(), replica: member, told: Arc::clone(&told), incoming },
+        );
         Ok(Self { raft, receiver, group, raft_id, told, opened_at, closed })
     }
 
@@ -204,8 +231,7 @@ impl RaftGroup {
     pub(crate) fn state(&self) -> GroupState {
         let m = self.raft.metrics().borrow_watched().clone();
         let index = |id: &Option<LogId>| id.as_ref().map_or(0, openraft::LogId::index);
-        let committed =
-            index(&m.local_committed).max(index(&m.cluster_committed)).max(self.told.load(Ordering::Acquire));
+        let committed = index(&m.local_committed).max(index(&m.cluster_committed)).max(self.told.commit());
         let of_term = m.cluster_committed.as_ref().is_some_and(|id| id.committed_leader_id().term == m.current_term);
         GroupState {
             role: match m.state {
@@ -215,14 +241,17 @@ impl RaftGroup {
                 ServerState::Learner => Role::Learner,
                 ServerState::Shutdown => Role::Stopped,
             },
-            leader: m.current_leader,
+            // openraft remembers the last leader for as long as nobody stands for election.
+            leader: m
+                .current_leader
+                .filter(|id| *id == self.raft_id || self.told.is_recent(Duration::from_millis(QUORUM_SILENT_MS))),
             term: m.current_term,
             accepted: m.last_log_index.unwrap_or(0),
             committed,
             commit_known: match m.state {
                 // A leader that restarted within its term goes on leading with the commit index it had saved.
                 ServerState::Leader => of_term && committed >= self.opened_at,
-                _ => m.current_leader.is_some() && self.told.load(Ordering::Acquire) > 0,
+                _ => m.current_leader.is_some() && self.told.commit() > 0,
             },
             applied: index(&m.last_applied),
             members: from_stored(&m.membership_config),

@@ -54,6 +54,8 @@ pub(crate) trait Replica: Send + Sync + 'static {
     fn pin(&self) -> io::Result<Option<(SnapshotHead, Box<dyn crate::raft::transfer::Outgoing>)>>;
     /// Replaces the state and its files by staged ones, which are completely on disk.
     fn install(&self, head: SnapshotHead, staged: crate::raft::transfer::Staged) -> BoxFuture<'_, io::Result<()>>;
+    /// A snapshot on its way here cannot be written, for a reason that may pass.
+    fn cannot_stage(&self, error: &io::Error);
     /// Resolves when there is room for what the next entries bring; `None` if there is.
     fn room(&self) -> Option<BoxFuture<'_, ()>>;
 }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::join_all;
+use headwater_storage::blocks::passes;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, TransferLeaderRequest};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::codec::{self, Reader};
 use super::heartbeats;
+use super::machine::Replica;
 use super::network::kind;
 use super::transfer;
 use super::types::*;
@@ -33,9 +35,34 @@ const HEARTBEAT_ANSWER_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Member {
     pub(super) id: u64,
     pub(super) raft: Raft,
-    /// Commit index that leaders told this boot; see [`told_commit`].
-    pub(super) told: Arc<AtomicU64>,
+    pub(super) replica: Arc<dyn Replica>,
+    pub(super) told: Arc<Told>,
     pub(super) incoming: Arc<Incoming>,
+}
+
+/// What leaders told a member in this boot.
+#[derive(Default)]
+pub(super) struct Told {
+    commit: AtomicU64,
+    heard: Mutex<Option<Instant>>,
+}
+
+impl Told {
+    /// An append of a leader was taken; `commit` as [`told_commit`] has it.
+    fn hear(&self, commit: u64) {
+        self.commit.fetch_max(commit, Ordering::Release);
+        *self.heard.lock() = Some(Instant::now());
+    }
+
+    /// The highest commit index; 0 before the first.
+    pub(super) fn commit(&self) -> u64 {
+        self.commit.load(Ordering::Acquire)
+    }
+
+    /// Whether a leader was heard within this time.
+    pub(super) fn is_recent(&self, time: Duration) -> bool {
+        self.heard.lock().is_some_and(|at| at.elapsed() < time)
+    }
 }
 
 /// Snapshots on their way in: one at a time, as they share a folder; a newer one ends the one before.
@@ -208,7 +235,7 @@ impl Receiver {
                     AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
                 };
                 if result.is_ok() {
-                    told.fetch_max(commit, Ordering::Release);
+                    told.hear(commit);
                 }
                 codec::put_append_result(&mut out, &result);
             }
@@ -244,7 +271,13 @@ impl Receiver {
         let staged = tokio::select! {
             biased;
             () = newest.cancelled() => return Err(std::io::Error::other("a newer snapshot is on its way")),
-            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => staged?,
+            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => {
+                staged.inspect_err(|error| {
+                    if passes(error) {
+                        member.replica.cannot_stage(error);
+                    }
+                })?
+            }
         };
         let (term, node, committed) = header.vote;
         let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
@@ -282,7 +315,7 @@ async fn serve_stream(
         let Ok(result) = result else { break };
         let failed = result.is_err();
         if let (false, Some(commit)) = (failed, commit_of_next.recv().await) {
-            told.fetch_max(commit, Ordering::Release);
+            told.hear(commit);
         }
         let mut out = BytesMut::with_capacity(48);
         out.put_u64_le(stream);

@@ -80,6 +80,8 @@ impl Replica for InApply {
         Box::pin(async move { checkpoint(&head).publish(&RealDisk, &self.0) })
     }
 
+    fn cannot_stage(&self, _error: &io::Error) {}
+
     fn room(&self) -> Option<BoxFuture<'_, ()>> {
         None
     }
@@ -203,6 +205,7 @@ fn options() -> WalOptions {
 }
 
 fn run<T>(test: impl Future<Output = T>) -> T {
+    let test = <TypeConfig as openraft::RaftTypeConfig>::AsyncRuntime::scope(0, test);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
@@ -257,6 +260,8 @@ impl Replica for Lagging {
     fn install(&self, _head: SnapshotHead, _staged: Staged) -> BoxFuture<'_, io::Result<()>> {
         panic!("nothing is installed from the replica itself");
     }
+
+    fn cannot_stage(&self, _error: &io::Error) {}
 
     fn room(&self) -> Option<BoxFuture<'_, ()>> {
         None

@@ -70,7 +70,11 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type Vote = openraft::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<Command, u64, openraft::EmptyNode>;
     type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
+    #[cfg(not(test))]
     type AsyncRuntime = openraft_rt_tokio::TokioRuntime;
+    // Election timeouts follow from a seed.
+    #[cfg(test)]
+    type AsyncRuntime = openraft::rt::deterministic_rng::DeterministicRng<openraft_rt_tokio::TokioRuntime>;
     type Responder<T>
         = CallbackResponder<T>
     where
@@ -123,6 +127,10 @@ pub(crate) enum Role {
     Stopped,
 }
 
+/// A leader that no majority has answered for this long can change nothing, in milliseconds. Longer than an election
+/// takes.
+pub(super) const QUORUM_SILENT_MS: u64 = 3_000;
+
 /// One reading of a group's Raft state.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupState {
@@ -142,6 +150,22 @@ pub(crate) struct GroupState {
     pub(crate) heard_ms: Vec<(u64, u64)>,
     /// Milliseconds since a quorum last answered the leader.
     pub(crate) quorum_ack_ms: Option<u64>,
+}
+
+impl GroupState {
+    /// Whether this member leads and a majority answers it. A leader without one does not step down by itself.
+    pub(crate) fn leads_a_majority(&self) -> bool {
+        let is_heard = self.quorum_ack_ms.is_some_and(|ms| ms < QUORUM_SILENT_MS);
+        self.role == Role::Leader && (self.members.voters().len() == 1 || is_heard)
+    }
+
+    /// Whether the group can take something in, as far as this member knows.
+    pub(crate) fn has_leader(&self) -> bool {
+        match self.role {
+            Role::Leader => self.leads_a_majority(),
+            _ => self.leader.is_some(),
+        }
+    }
 }
 
 pub(super) fn to_log_id(pos: LogPos) -> LogId {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headwater_core::catalog::{CatalogCommand, StreamEntry, Verdict};
+use headwater_core::catalog::{CatalogCommand, Replica, StreamEntry, Verdict};
 use headwater_core::ids::{RaftNodeId, StreamId};
 use headwater_core::recovery::{PhaseLatch, RecoveryPlan};
 use headwater_core::rejoin::Standing;
@@ -35,10 +35,12 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
     for entry in &entries {
         context.members.know(entry);
         let only = entry.replicas.first().filter(|_| entry.replicas.len() == 1);
-        let only = only.map(|replica| entry.incarnation_of(replica).get());
+        // One whose disk was replaced has it no more.
+        let has_it = |replica: &&Replica| context.meta.read(|c| c.hosts(entry, replica));
+        let only = only.filter(has_it).map(|replica| entry.incarnation_of(replica).get());
         context.streams.know(entry.id, &entry.key.name, only);
         context.broker.add_stream(entry.id.get(), &entry.subjects);
-        if member_here(context, entry).is_some() && context.streams.start_opening(entry.id) {
+        if placed_here(context, entry).is_some() && context.streams.start_opening(entry.id) {
             tokio::spawn(keep_open(Arc::clone(context), entry.id));
         }
         if let Some(replica) = context.streams.local(entry.id.get()).filter(|r| r.leads()) {
@@ -48,9 +50,13 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
     remove_data(context).await;
 }
 
+fn placed_here<'e>(context: &Context, entry: &'e StreamEntry) -> Option<&'e Replica> {
+    entry.replicas.iter().find(|replica| replica.node.as_str() == context.config.name)
+}
+
 /// The member that the catalogue places on this node, in this life of its disk.
 fn member_here(context: &Context, entry: &StreamEntry) -> Option<RaftNodeId> {
-    let here = entry.replicas.iter().find(|replica| replica.node.as_str() == context.config.name)?;
+    let here = placed_here(context, entry)?;
     (entry.incarnation_of(here).get() == context.node_id).then_some(here.raft_id)
 }
 
@@ -63,7 +69,16 @@ async fn keep_open(context: Arc<Context>, id: StreamId) {
     let mut rejoins = 0;
     while context.streams.is_wanted(id) && !is_barred() {
         let entry = context.meta.read(|c| c.stream(id).cloned());
-        let Some((entry, own)) = entry.and_then(|entry| member_here(&context, &entry).map(|own| (entry, own))) else {
+        let Some((entry, own)) = entry.clone().and_then(|entry| member_here(&context, &entry).map(|own| (entry, own)))
+        else {
+            if let Some(entry) = entry.filter(|entry| entry.replicas.len() == 1) {
+                let name = &entry.key.name;
+                let why = format!(
+                    "this node has an empty disk in place of the one that held the only copy of {name}: put the old \
+                     store folder back, or delete the stream"
+                );
+                context.streams.not_opened(id, why);
+            }
             pause(&context, REOPEN_FAILED).await;
             continue;
         };

@@ -13,6 +13,8 @@ use headwater_core::ids::{LogPosition, RaftNodeId, StreamId};
 use headwater_core::rejoin::{Next, Standing, decide};
 use serde::{Deserialize, Serialize};
 
+use headwater_storage::replica_file::ReplicaFile;
+
 use super::replica::StreamReplica;
 use crate::node::Context;
 use crate::transport::NodeId;
@@ -20,8 +22,6 @@ use crate::transport::NodeId;
 /// How often the others are asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_PATIENCE: Duration = Duration::from_secs(2);
-/// A leader that heard from a quorum this recently has one.
-const QUORUM_RECENT_MS: u64 = 3_000;
 
 /// Frame kinds on the peer link.
 pub(crate) mod kind {
@@ -79,9 +79,7 @@ pub(crate) fn serve_standing(context: &Context, body: &Bytes) -> Result<Vec<Byte
 pub(crate) fn on_start_over(context: &Context, body: &Bytes) {
     let stream = body.get(..8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
     let Some(replica) = stream.and_then(|stream| context.streams.local(stream)) else { return };
-    let has_quorum =
-        replica.raft_state().is_some_and(|state| state.quorum_ack_ms.is_some_and(|ms| ms < QUORUM_RECENT_MS));
-    if !has_quorum {
+    if !replica.raft_state().is_some_and(|state| state.leads_a_majority()) {
         replica.start_over(body.get(8) == Some(&1));
     }
 }
@@ -94,6 +92,7 @@ pub(super) async fn keep_out(context: &Arc<Context>, entry: &StreamEntry, own: R
         context.streams.keep_out(id, Some(why));
         // This node's copy of the catalogue has it, whoever asked for it.
         if is_replaced(context, id, own) {
+            forget_member(context, id).await;
             return Ended::NewMember;
         }
         let others = ask(context, entry, own).await;
@@ -151,6 +150,19 @@ fn show(context: &Context, entry: &StreamEntry, why: Standing, next: &Next) {
         Next::Resume { .. } => "goes on with all others".to_owned(),
     };
     replica.lock().phase.quarantined(format!("it may have lost what it confirmed; {waits}"));
+}
+
+/// What the disk remembers of the earlier member goes, readable or not: what is left belongs to nobody, and is removed
+/// when the new one is opened.
+async fn forget_member(context: &Arc<Context>, id: StreamId) {
+    let context = Arc::clone(context);
+    let removed = tokio::task::spawn_blocking(move || {
+        ReplicaFile::remove(&*context.disk, &context.config.store_dir, id).map_err(|e| e.to_string())
+    })
+    .await;
+    if let Err(error) = removed.map_err(|e| e.to_string()).flatten() {
+        tracing::warn!(stream = %id, error, "the replica's file stays; it is read again");
+    }
 }
 
 fn is_replaced(context: &Context, id: StreamId, own: RaftNodeId) -> bool {

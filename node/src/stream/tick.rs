@@ -41,6 +41,7 @@ impl StreamReplica {
                 // A replicated stream whose group does not run yet has heard nothing.
                 None => !self.is_replicated(),
             },
+            counts: raft.as_ref().is_none_or(|r| r.members.voters().contains(&self.spec.raft_id.get())),
         };
         if inner.phase.observe(progress) {
             tracing::info!(stream = self.spec.name, phase = inner.phase.phase().as_str(), "recovery");

@@ -6,6 +6,8 @@ use headwater_crds::{
     AdoptionPolicy, DeletionPolicy, GoDuration, PAUSED_ANNOTATION, Storage, Stream, StreamSpec, SyncMode, UpdatePolicy,
     jetstream,
 };
+use headwater_protocol::api::stream_rules::SUBJECTS_WORK_MAX;
+use headwater_protocol::subject::FilterSet;
 use serde_json::Value;
 
 use crate::observed::ServerStream;
@@ -278,6 +280,9 @@ impl Found {
     }
 
     fn check_subjects(&mut self, subjects: &[String]) {
+        let mut earlier = FilterSet::new();
+        // Which of `subjects` each of `earlier` is.
+        let mut indexes = Vec::new();
         for (i, subject) in subjects.iter().enumerate() {
             let field = format!("subjects[{i}]");
             let tokens: Vec<&str> = subject.split('.').collect();
@@ -289,8 +294,16 @@ impl Found {
                 self.add(&field, &format!("{subject:?} contains white space"));
             } else if tokens.iter().rev().skip(1).any(|token| *token == ">") {
                 self.add(&field, &format!("{subject:?} may have > only as its last token"));
-            } else if let Some(other) = subjects.iter().take(i).find(|other| overlap(other, subject)) {
-                self.add(&field, &format!("{subject:?} overlaps {other:?}"));
+            } else {
+                if let Some(other) = earlier.overlapping(subject.as_bytes()) {
+                    self.add(&field, &format!("{subject:?} overlaps {:?}", subjects[indexes[other]]));
+                }
+                earlier.insert(subject.as_bytes());
+                indexes.push(i);
+                if earlier.work() > SUBJECTS_WORK_MAX {
+                    self.add("subjects", "have their wildcards in too many different places to be compared");
+                    return;
+                }
             }
         }
     }
@@ -302,19 +315,6 @@ impl Found {
                 self.add(field, &format!("{:?} {why}", text.unwrap_or_default()));
                 None
             }
-        }
-    }
-}
-
-/// Whether some subject matches both patterns.
-fn overlap(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (a.split('.'), b.split('.'));
-    loop {
-        match (a.next(), b.next()) {
-            (None, None) | (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
-            (None, Some(_)) | (Some(_), None) => return false,
-            (Some(x), Some(y)) if x == y || x == "*" || y == "*" => {}
-            (Some(_), Some(_)) => return false,
         }
     }
 }
@@ -387,18 +387,20 @@ spec:
 
     #[test]
     fn overlapping_patterns_are_found() {
-        for (a, b, expected) in [
-            ("a", "a", true),
-            ("a.>", "a.b.c", true),
-            ("a.>", "a", false),
-            ("a.*", "*.b", true),
-            ("a.*.c", "a.b", false),
-            (">", "x", true),
-            ("a.b", "a.c", false),
+        let subjects = |list: &str| {
+            let manifest = stream(&format!("metadata: {{name: s}}\nspec: {{subjects: [{list}]}}"));
+            Desired::from_stream(&manifest).map_err(|problems| problems.to_string())
+        };
+        for (list, told) in [
+            ("a, a", "spec.subjects[1]: \"a\" overlaps \"a\""),
+            ("a.>, a..b, a.b.c", "spec.subjects[2]: \"a.b.c\" overlaps \"a.>\""),
+            ("a.*, x, '*.b'", "spec.subjects[2]: \"*.b\" overlaps \"a.*\""),
+            ("x, '>'", "spec.subjects[1]: \">\" overlaps \"x\""),
         ] {
-            assert_eq!(overlap(a, b), expected, "{a} {b}");
-            assert_eq!(overlap(b, a), expected, "{b} {a}");
+            let problems = subjects(list).unwrap_err();
+            assert!(problems.contains(told), "{problems} lacks {told}");
         }
+        assert!(subjects("a.>, a, a*.b, b.*.c, b.b").is_ok());
     }
 
     #[test]

@@ -101,6 +101,9 @@ def _(t):
         ("X", {**X, "num_replicas": 5}, ""),
         ("X", {**X, "description": "d" * 5000}, ""),
         ("X/Y", {"durable_name": "X/Y", "ack_policy": "explicit"}, ""),
+        ("a*", {"name": "a*", "ack_policy": "explicit"}, ""),
+        ("a>", {"name": "a>", "ack_policy": "explicit"}, ""),
+        ("X", {**X, "deliver_policy": "by_start_time", "opt_start_seq": 2}, ""),
         ("N" * 256, {"durable_name": "N" * 256, "ack_policy": "explicit"}, ""),
     ]:
         answer = create(t, "CE", name, config, suffix=suffix, log=False)
@@ -233,6 +236,34 @@ def _(t):
     t.consumer_state("MB", "C")
 
 
+@case("pull/max-bytes-to-the-byte", modes=("single",))
+def _(t):
+    t.stream("MBB")
+    t.fill("MBB.x", 12)
+    # 12 messages: one digit less of those behind from the third on.
+    for most in range(44, 54):
+        t.consumer("MBB", f"C{most}", ack_policy="none")
+        got = t.pull("MBB", f"C{most}", {"batch": 4, "max_bytes": most, "no_wait": True}, log=False)
+        t.log(f"{most} bytes: {len(got)}")
+    t.consumer("MBB", "H", ack_policy="none", headers_only=True)
+    for most in (70, 74, 78, 82, 86, 90):
+        t.log(f"{most} bytes of headers only: {len(t.pull('MBB', 'H', {'batch': 1, 'max_bytes': most, 'no_wait': True}, log=False))}")
+
+
+@case("pull/needs-more-than-there-is")
+def _(t):
+    t.stream("NEED")
+    t.fill("NEED.x", 8)
+    t.consumer("NEED", "C")
+    for field in ({"id": "x"}, {"min_pending": 3}, {"min_ack_pending": 3}, {"group": "g"}, {"priority": 3}):
+        t.pull("NEED", "C", {"batch": 1, "no_wait": True, **field}, timeout=0.7)
+    for level in ("4", "99"):
+        reply = t.c.new_reply()
+        t.c.pub("$JS.API.CONSUMER.MSG.NEXT.NEED.C", '{"batch":1,"no_wait":true}', reply, {"Nats-Required-Api-Level": level})
+        t.log(f"> pull C, level {level}")
+        t.answers(t.c.collect(0.7, most=1), reply)
+
+
 @case("pull/bad-requests")
 def _(t):
     t.stream("BR")
@@ -343,6 +374,10 @@ def _(t):
     t.ack(got[2])
     t.consumer_state("AA", "C")
     t.ack(got[4])
+    t.consumer_state("AA", "C")
+    t.fill("AA.x", 5)
+    got = t.pull("AA", "C", {"batch": 5, "expires": NS}, most=5, log=False)
+    t.ack(got[3], "+TERM")
     t.consumer_state("AA", "C")
 
 
@@ -588,6 +623,13 @@ def _(t):
     while time.monotonic() < deadline and t.api("CONSUMER.NAMES.EP", log=False)["consumers"]:
         time.sleep(0.1)
     t.log(f"names: {t.api('CONSUMER.NAMES.EP', log=False)['consumers']}")
+
+
+@case("consumer/ephemeral-of-a-nanosecond")
+def _(t):
+    t.stream("EN")
+    answer = create(t, "EN", "E", {"name": "E", "ack_policy": "none", "inactive_threshold": 1}, log=False)
+    t.json("< ", answer.get("error") or answer["config"]["inactive_threshold"])
 
 
 @case("consumer/ephemeral-stays-while-used")

@@ -215,6 +215,13 @@ def _(t):
     t.publish("TTL.a", "x", headers={"Nats-TTL": "5s"})
 
 
+@case("publish/stream-source-header")
+def _(t):
+    t.stream("SRC")
+    t.publish("SRC.a", "x", headers={"Nats-Stream-Source": "OTHER 1 > >"})
+    t.state("SRC")
+
+
 @case("publish/pipelined")
 def _(t):
     t.stream("PL")

@@ -164,8 +164,13 @@ def _(t):
         ("STREAM.PURGE.STRICT", '{"nonsense":1}'),
         ("STREAM.MSG.GET.STRICT", '{"nonsense":1}'),
         ("STREAM.MSG.GET.STRICT", ""),
+        ("STREAM.MSG.GET.STRICT", "x"),
+        ("STREAM.MSG.GET.STRICT", "1"),
         ("STREAM.MSG.DELETE.STRICT", '{"nonsense":1}'),
         ("STREAM.MSG.DELETE.STRICT", ""),
+        ("STREAM.MSG.DELETE.STRICT", "x"),
+        ("STREAM.CREATE.X", "null"),
+        ("CONSUMER.CREATE.STRICT.D", "null"),
         ("STREAM.DELETE.STRICT", "{}"),
         ("STREAM.DELETE.STRICT", "x"),
         ("CONSUMER.CREATE.STRICT.D", '{"stream_name":"STRICT","config":{"nonsense":1}}'),
@@ -248,6 +253,9 @@ def _(t):
     answer = t.api("STREAM.INFO.PAGES", {"subjects_filter": ">", "offset": 25}, log=False)
     t.json("< ", {k: answer.get(k) for k in ("total", "offset", "limit")})
     t.log(f"subjects: {len(answer['state'].get('subjects') or {})}")
+    for body in ({"subjects_filter": "none"}, {"subjects_filter": ">", "offset": 100}, {"subjects_filter": ">", "offset": -1}):
+        answer = t.api("STREAM.INFO.PAGES", body, log=False)
+        t.json(f"{body}: ", {k: answer.get(k) for k in ("total", "offset", "limit")})
 
 
 @case("stream/names-and-list")
@@ -343,6 +351,9 @@ def _(t):
     t.publish("MD.x", "next")
     for seq in range(1, 8):
         t.api("STREAM.MSG.GET.MD", {"seq": seq}, log=False)
+    # Before the first one by now, and beyond all.
+    for seq in (1, (1 << 64) - 1):
+        t.api("STREAM.MSG.DELETE.MD", {"seq": seq})
     t.api("STREAM.MSG.DELETE.NOSUCH", {"seq": 1})
 
 
@@ -355,6 +366,32 @@ def _(t):
     t.api("STREAM.PURGE.SEAL")
     t.api("STREAM.MSG.DELETE.SEAL", {"seq": 1})
     t.state("SEAL")
+
+
+@case("stream/sealing-keeps-what-is-denied")
+def _(t):
+    base = {"name": "SEAL2", "subjects": ["SEAL2.>"], "num_replicas": t.replicas}
+    t.stream("SEAL2", deny_purge=True, deny_delete=True)
+    for named in ({}, {"deny_delete": True}, {"deny_purge": True}, {"deny_purge": True, "deny_delete": True}):
+        t.api("STREAM.UPDATE.SEAL2", {**base, **named, "sealed": True}, only=("config",))
+
+
+@case("stream/pedantic-duplicate-window")
+def _(t):
+    for config in ({"max_age": 1_000_000_000}, {"max_age": 1_000_000_000, "duplicate_window": 1_000_000_000}):
+        answer = t.api("STREAM.CREATE.PDW", {"name": "PDW", "pedantic": True, "num_replicas": t.replicas, **config}, log=False)
+        t.log(f"> create {config}")
+        t.json("< ", answer.get("error", "created"))
+
+
+@case("stream/many-subjects")
+def _(t):
+    subjects = [f"MANY.{n}.{'*' if n % 2 else 'x'}" for n in range(5000)]
+    t.json("< ", t.api("STREAM.CREATE.MANY", {"name": "MANY", "subjects": [*subjects, "MANY.*.x"], "num_replicas": t.replicas}, log=False).get("error", "created"))
+    t.stream("MANY", subjects=subjects)
+    t.publish("MANY.4998.x", "last but one")
+    t.publish("MANY.4999.any", "last")
+    t.json("< ", t.api("STREAM.CREATE.MANY2", {"name": "MANY2", "subjects": ["other", "MANY.*.x"], "num_replicas": t.replicas}, log=False).get("error", "created"))
 
 
 @case("limits/discard-old-messages")

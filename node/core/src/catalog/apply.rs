@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headwater_protocol::subject;
+use headwater_protocol::subject::{self, FilterSet};
 
 use super::Catalog;
 use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogResponse};
@@ -235,7 +235,11 @@ impl Catalog {
         self.check_replicas(&replicas, &stream.replicas)?;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.replaced |= replicas.iter().any(|new| stream.replicas.iter().all(|old| old.raft_id != new.raft_id));
+            let is_new = |new: &&Replica| stream.replicas.iter().all(|old| old.raft_id != new.raft_id);
+            let without_vote = |new: &Replica| (new.raft_id, Rejoined { incarnation: new.raft_id, votes: false });
+            let came: Vec<_> = replicas.iter().filter(is_new).map(without_vote).collect();
             stream.rejoined.retain(|id, _| replicas.iter().any(|replica| replica.raft_id == *id));
+            stream.rejoined.extend(came);
             stream.replicas = replicas;
         }
         Ok(CatalogResponse::Done)
@@ -307,16 +311,24 @@ impl Catalog {
     }
 
     fn check_subjects(&self, key: &StreamKey, subjects: &[String]) -> Result<(), CatalogRefusal> {
-        for (at, filter) in subjects.iter().enumerate() {
-            let clashes = subjects[..at].iter().any(|earlier| subject::overlaps(earlier.as_bytes(), filter.as_bytes()));
-            if clashes || !subject::is_valid(filter.as_bytes()) {
+        let mut ours = FilterSet::new();
+        for filter in subjects {
+            if !subject::is_valid(filter.as_bytes()) || ours.overlapping(filter.as_bytes()).is_some() {
                 return Err(CatalogRefusal::InvalidSubject { subject: filter.clone() });
             }
+            ours.insert(filter.as_bytes());
         }
-        match self.overlapping(key, subjects) {
+        match self.overlapping(key, &mut ours) {
             Some(other) => Err(CatalogRefusal::SubjectsOverlap { with: other.key.name.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// The first other stream of the account that has a subject which overlaps with one of `ours`. One look-up for each
+    /// subject of the account: this runs on every node, and again when the log is read.
+    fn overlapping(&self, key: &StreamKey, ours: &mut FilterSet<'_>) -> Option<&StreamEntry> {
+        let mut others = self.streams_of(&key.account).filter(|other| other.key != *key);
+        others.find(|other| other.subjects.iter().any(|theirs| ours.overlapping(theirs.as_bytes()).is_some()))
     }
 
     /// New replicas must be on known nodes under their incarnation; those in `kept` may stay as they are.

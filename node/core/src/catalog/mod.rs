@@ -122,6 +122,11 @@ impl Catalog {
         self.removals.values()
     }
 
+    /// Whether the disk that a replica was placed on is still its node's. True for a node that is not known yet.
+    pub fn hosts(&self, stream: &StreamEntry, replica: &Replica) -> bool {
+        self.node(&replica.node).is_none_or(|node| node.incarnation == stream.incarnation_of(replica))
+    }
+
     /// What a node that holds data of this stream may do with it.
     pub fn verdict(&self, id: StreamId, node: &NodeName) -> Verdict {
         if let Some(stream) = self.streams.get(&id) {
@@ -143,16 +148,6 @@ impl Catalog {
     fn next_group(&mut self) -> GroupId {
         self.groups_given += 1;
         GroupId::new(META_GROUP + self.groups_given)
-    }
-
-    /// Subjects of other streams of the account that overlap with `subjects`.
-    fn overlapping<'a>(&'a self, key: &'a StreamKey, subjects: &'a [String]) -> Option<&'a StreamEntry> {
-        self.streams_of(&key.account).filter(|other| other.key != *key).find(|other| {
-            other
-                .subjects
-                .iter()
-                .any(|theirs| subjects.iter().any(|ours| subject::overlaps(theirs.as_bytes(), ours.as_bytes())))
-        })
     }
 
     fn incarnations(&self) -> BTreeSet<RaftNodeId> {

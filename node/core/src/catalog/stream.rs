@@ -33,7 +33,7 @@ pub struct Replica {
 }
 
 /// A member that took the place of an earlier one on the same node: that one had lost, or might have lost, what it had
-/// confirmed.
+/// confirmed, or its disk is gone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct Rejoined {
     /// The incarnation of the node.
@@ -89,7 +89,7 @@ pub struct StreamEntry {
     /// again: new members with empty disks could outvote the one that holds the data.
     #[serde(default)]
     pub replaced: bool,
-    /// Those of `replicas` whose Raft id is not their node's incarnation.
+    /// Those of `replicas` that came after the creation: where they live, and whether they vote by now.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rejoined: BTreeMap<RaftNodeId, Rejoined>,
     /// When it was created, by log time.

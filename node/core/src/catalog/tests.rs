@@ -106,6 +106,21 @@ fn absent_durability_metadata_means_unchanged() {
     }
 }
 
+/// Every node applies this, and again whenever it reads its log: not in time with the square of the subjects.
+#[test]
+fn streams_of_very_many_subjects_are_compared_in_time_with_their_number() {
+    let mut log = Log::with_nodes(1);
+    let many = |kind: fn(usize) -> String| (0..30_000).map(kind).collect::<Vec<_>>();
+    let create_many = |log: &mut Log, name: &str, subjects: &[String]| {
+        log.create(name, &subjects.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let (left, right) = (many(|i| format!("a{i}.x")), many(|i| format!("*.y{i}")));
+    assert!(matches!(create_many(&mut log, "L", &left), CatalogResponse::Created { .. }));
+    assert!(matches!(create_many(&mut log, "R", &right), CatalogResponse::Created { .. }));
+    let overlap = refusal(log.create("Q", &["z.z.z", "a17.*"]));
+    assert_eq!(overlap, CatalogRefusal::SubjectsOverlap { with: "L".into() });
+}
+
 #[test]
 fn overlapping_subjects_are_refused_within_an_account_only() {
     let mut log = Log::with_nodes(1);
@@ -440,6 +455,17 @@ fn a_replica_rejoins_under_a_new_id_while_most_others_vote() {
     assert_eq!(rejoin(&mut log, "n1", 900, 902), CatalogResponse::Done, "the same one again");
     log.run(CatalogCommand::MemberVotes { id, raft_id: RaftNodeId::new(902) });
     assert_eq!(rejoin(&mut log, "n2", 101, 901), CatalogResponse::Done);
+    log.run(CatalogCommand::MemberVotes { id, raft_id: RaftNodeId::new(901) });
+    // A new disk in the place of the third: its replica has no vote either.
+    log.run(register("n3", 103, 1));
+    let mut placed = log.catalog.stream(id).unwrap().replicas.clone();
+    assert!(!log.catalog.hosts(log.catalog.stream(id).unwrap(), &placed[2]));
+    placed[2].raft_id = RaftNodeId::new(103);
+    assert_eq!(log.run(CatalogCommand::PlaceStream { id, replicas: placed.clone() }), CatalogResponse::Done);
+    assert!(log.catalog.hosts(log.catalog.stream(id).unwrap(), &placed[2]));
+    assert_eq!(refusal(rejoin(&mut log, "n1", 902, 903)), CatalogRefusal::TooManyRejoining { rejoining: 1 });
+    log.run(CatalogCommand::MemberVotes { id, raft_id: RaftNodeId::new(103) });
+    assert_eq!(rejoin(&mut log, "n1", 902, 903), CatalogResponse::Done);
     let image = log.catalog.image();
     assert_eq!(Catalog::from_image(&image).unwrap().stream(id), log.catalog.stream(id));
 }

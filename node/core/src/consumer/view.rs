@@ -24,6 +24,8 @@ pub trait MessageView: LiveMessages {
     fn last_per_subject(&self, filters: &Filters) -> Vec<StreamSeq>;
     /// The lowest sequence whose message was stored at or after `at`; [`LiveMessages::next_seq`] if there is none.
     fn first_at_or_after(&self, at: Timestamp) -> StreamSeq;
-    /// Bytes of subject, headers and payload of a stored message.
-    fn message_len(&self, seq: StreamSeq) -> Option<u64>;
+    /// Bytes of subject, headers and payload of a stored message, or of what is delivered of it without its payload.
+    fn message_len(&self, seq: StreamSeq, headers_only: bool) -> Option<u64>;
+    /// Bytes of the stream's name.
+    fn stream_name_len(&self) -> usize;
 }

@@ -134,7 +134,7 @@ fn decision_table() {
 }
 
 fn progress(applied: u64, persisted: u64, committed: u64, leader_known: bool) -> Progress {
-    Progress { applied: at(applied), persisted: at(persisted), committed: at(committed), leader_known }
+    Progress { applied: at(applied), persisted: at(persisted), committed: at(committed), leader_known, counts: true }
 }
 
 #[test]
@@ -156,6 +156,16 @@ fn recovered_means_caught_up_and_persisted_and_stays() {
     assert!(latch.is_recovered());
     assert!(!latch.observe(progress(80, 40, 5_000, true)));
     assert!(latch.is_recovered(), "new writes do not undo it");
+}
+
+#[test]
+fn a_learner_on_its_way_to_a_vote_is_not_recovered() {
+    let mut latch = PhaseLatch::new(&RecoveryPlan::Replay { from: at(0) }, at(0));
+    latch.loaded();
+    latch.observe(Progress { counts: false, ..progress(40, 40, 40, true) });
+    assert_eq!(latch.phase(), &Phase::Persisting);
+    latch.observe(progress(41, 41, 41, true));
+    assert!(latch.is_recovered());
 }
 
 #[test]

@@ -318,7 +318,8 @@ impl Admission {
             | PubRefusal::Rollup(_)
             | PubRefusal::TtlInvalid
             | PubRefusal::TtlDisabled
-            | PubRefusal::AtomicDisabled => false,
+            | PubRefusal::AtomicDisabled
+            | PubRefusal::SourceHeader => false,
         };
         let after = if rests_on_state { self.newest_in_flight() } else { None };
         Refused { why, after }
@@ -353,6 +354,9 @@ impl Admission {
         if !publish.headers.is_empty() {
             if found.batch_id.is_some() {
                 return Err(PubRefusal::AtomicDisabled);
+            }
+            if found.has_source {
+                return Err(PubRefusal::SourceHeader);
             }
             if found.expected_stream.is_some_and(|name| name != settings.name.as_bytes()) {
                 return Err(PubRefusal::WrongStream);

@@ -8,6 +8,7 @@ use super::state::StreamState;
 use crate::consumer::{ConsumerEffects, Filters, LiveMessages, MessageView};
 use crate::ids::{StreamSeq, Timestamp};
 
+use headwater_protocol::headers::{HeaderBuilder, name};
 use roaring::RoaringTreemap;
 
 pub(super) use crate::consumer::ConsumerSet;
@@ -86,9 +87,21 @@ impl MessageView for StreamView<'_> {
         self.state.first_at_or_after(at, self.records).unwrap_or_else(|| self.next_seq())
     }
 
-    fn message_len(&self, seq: StreamSeq) -> Option<u64> {
+    fn message_len(&self, seq: StreamSeq, headers_only: bool) -> Option<u64> {
         let record = self.records.record(seq)?;
-        Some((record.subject().len() + record.headers().len() + record.payload().len()) as u64)
+        let rest = if headers_only {
+            // As it is delivered: the payload's size instead of the payload.
+            let mut headers = HeaderBuilder::from_block(record.headers());
+            headers.add_number(name::MSG_SIZE, record.payload().len() as u64);
+            headers.finish().len()
+        } else {
+            record.headers().len() + record.payload().len()
+        };
+        Some((record.subject().len() + rest) as u64)
+    }
+
+    fn stream_name_len(&self) -> usize {
+        self.state.settings().name.len()
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct PublishHeaders<'a> {
     pub(super) ttl: Option<Ttl>,
     /// `Nats-Batch-Id`: an atomic batch's message must not pass as a plain one.
     pub(super) batch_id: Option<&'a [u8]>,
+    /// `Nats-Stream-Source`: where a message came from, which only a server that copies streams may say.
+    pub(super) has_source: bool,
     pub(super) bad: Option<BadHeader>,
 }
 
@@ -84,6 +86,7 @@ impl<'a> PublishHeaders<'a> {
                     }
                 }
                 b"Batch-Id" => found.batch_id = found.batch_id.or(Some(value)),
+                b"Stream-Source" => found.has_source = true,
                 _ => {}
             }
         }
@@ -136,6 +139,7 @@ mod tests {
             ("Nats-Rollup", "sub"),
             ("Nats-TTL", "1m30s"),
             ("Nats-Batch-Id", "b"),
+            ("Nats-Stream-Source", "S 1 > >"),
             ("Nats-Msg-Id", "too late"),
         ]);
         let expected = PublishHeaders {
@@ -148,6 +152,7 @@ mod tests {
             rollup: Some(b"sub"),
             ttl: Some(Ttl::After(90_000_000_000)),
             batch_id: Some(b"b"),
+            has_source: true,
             bad: None,
         };
         assert_eq!(PublishHeaders::scan(&block), expected);

@@ -47,6 +47,9 @@ pub enum PubRefusal {
     /// Part of an atomic batch, which a plain publish cannot carry.
     #[error("atomic publish is disabled")]
     AtomicDisabled,
+    /// `Nats-Stream-Source`, which is the server's to write: readers take it for where a message came from.
+    #[error("message stream source header is not allowed")]
+    SourceHeader,
     /// Discard new: `max_msgs`.
     #[error("maximum messages exceeded")]
     MaxMessages,
@@ -86,6 +89,7 @@ impl PubRefusal {
             Self::TtlInvalid => 10_165,
             Self::TtlDisabled => 10_166,
             Self::AtomicDisabled => 10_174,
+            Self::SourceHeader => 10_227,
             Self::MaxMessages | Self::MaxBytes | Self::MaxMessagesPerSubject => 10_077,
         }
     }

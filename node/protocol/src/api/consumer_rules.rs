@@ -7,8 +7,9 @@ use crate::api::consumer_config::{AckPolicy, ConsumerConfig, DeliverPolicy, Prio
 use crate::api::error::{self, ApiError};
 use crate::api::route::ApiRoute;
 use crate::api::stream_config::{Retention, StreamConfig, unknown_setting};
+use crate::api::stream_rules::SUBJECTS_WORK_MAX as FILTERS_WORK_MAX;
 use crate::api::{level, unsupported};
-use crate::subject;
+use crate::subject::{self, FilterSet};
 
 /// Time to acknowledge when none is asked for, ns.
 pub const DEFAULT_ACK_WAIT_NS: i64 = 30_000_000_000;
@@ -80,7 +81,11 @@ fn check_name(config: &ConsumerConfig) -> Result<(), ApiError> {
         return Err(error::CONSUMER_NAME_TOO_LONG);
     }
     if !subject::is_valid_name(name) {
-        return Err(error::CONSUMER_BAD_DURABLE_NAME);
+        return Err(if config.is_durable() {
+            error::CONSUMER_BAD_DURABLE_NAME
+        } else {
+            error::stream_invalid_config("consumer name can not contain '.', '*', '>', '\\', '/'")
+        });
     }
     Ok(())
 }
@@ -236,15 +241,23 @@ fn check_filters(config: &ConsumerConfig) -> Result<(), ApiError> {
         return Err(error::CONSUMER_DUPLICATE_FILTERS);
     }
     let filters = config.filters();
-    for (index, filter) in filters.iter().enumerate() {
+    let mut earlier = FilterSet::new();
+    for filter in &filters {
         if filter.is_empty() {
             return Err(error::CONSUMER_EMPTY_FILTER);
         }
         if !subject::is_valid(filter.as_bytes()) {
             return Err(error::stream_invalid_config("invalid subject"));
         }
-        if filters[..index].iter().any(|other| subject::overlaps(other.as_bytes(), filter.as_bytes())) {
+        if earlier.overlapping(filter.as_bytes()).is_some() {
             return Err(error::CONSUMER_OVERLAPPING_FILTERS);
+        }
+        earlier.insert(filter.as_bytes());
+        if earlier.work() > FILTERS_WORK_MAX {
+            return Err(error::consumer_create(format_args!(
+                "{} filters have their wildcards in too many different places to be compared",
+                filters.len()
+            )));
         }
     }
     Ok(())
@@ -268,9 +281,10 @@ fn check_start(config: &ConsumerConfig) -> Result<(), ApiError> {
     let (wants_seq, wants_time) =
         (config.deliver_policy == DeliverPolicy::ByStartSequence, config.deliver_policy == DeliverPolicy::ByStartTime);
     match (wants_seq, has_seq, wants_time, has_time) {
+        // What the policy needs comes before what it does not take.
         (true, false, ..) => refuse("start sequence is not set"),
-        (false, true, ..) => refuse("start sequence is also set"),
         (.., true, false) => refuse("start time is not set"),
+        (false, true, ..) => refuse("start sequence is also set"),
         (.., false, true) => refuse("start time is also set"),
         _ if config.deliver_policy == DeliverPolicy::LastPerSubject && config.filters().is_empty() => {
             refuse("filter subject is not set")

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::error::{self, ApiError};
-use crate::api::parse_body;
+use crate::api::{is_missing_body, parse_body};
 use crate::direct::Pick;
 use crate::json;
 use crate::rfc3339::ApiTime;
@@ -70,7 +70,7 @@ pub struct MsgGet {
 /// # Errors
 /// `10025` on malformed JSON, `10003` unless exactly one message is picked.
 pub fn parse_msg_get(body: &[u8]) -> Result<MsgGet, ApiError> {
-    if json::is_empty_request(body) {
+    if is_missing_body(body) {
         return Err(error::BAD_REQUEST);
     }
     let value: serde_json::Map<String, serde_json::Value> = parse_body(body)?;
@@ -127,13 +127,21 @@ impl MsgDeleteRequest {
     /// Reads the body.
     ///
     /// # Errors
-    /// `10025` on malformed JSON, `10003` without a sequence.
+    /// `10025` on malformed JSON, `10003` without any.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        if json::is_empty_request(body) {
-            return Err(error::BAD_REQUEST);
+        if is_missing_body(body) { Err(error::BAD_REQUEST) } else { parse_body(body) }
+    }
+
+    /// Why a message cannot be deleted that a stream of these sequences does not have, in nats-server's words: one
+    /// error for a gap, another for what was never there or is no more.
+    pub fn not_there(&self, first_seq: u64, last_seq: u64) -> ApiError {
+        if self.seq == 0 || self.seq < first_seq.min(last_seq.saturating_add(1)) {
+            error::stream_msg_delete_failed("no message found")
+        } else if self.seq > last_seq {
+            error::stream_msg_delete_failed("stream store EOF")
+        } else {
+            error::sequence_not_found(self.seq)
         }
-        let request: Self = parse_body(body)?;
-        if request.seq == 0 { Err(error::BAD_REQUEST) } else { Ok(request) }
     }
 }
 
@@ -155,9 +163,12 @@ mod tests {
         );
         assert_eq!(get(r#"{"seq":2,"no_hdr":true}"#), Ok(MsgGet { pick: Pick::Seq(2), no_hdr: true }));
         assert_eq!(pick(r#"{"seq":2,"batch":-1}"#), Ok(Pick::Seq(2)));
-        assert_eq!(get("[]").unwrap_err().err_code, 10025);
+        for no_object in ["[]", "x", "1"] {
+            assert_eq!(get(no_object).unwrap_err().err_code, 10025, "{no_object}");
+        }
         for bad in [
             "",
+            "null",
             r#"{"no_hdr":true}"#,
             r#"{"seq":1,"max_bytes":5}"#,
             r#"{"start_time":"2020-01-01T00:00:00Z","next_by_subj":"a","seq":1}"#,
@@ -191,9 +202,35 @@ mod tests {
     }
 
     #[test]
-    fn deletes_need_a_sequence() {
-        assert_eq!(MsgDeleteRequest::parse(b"{}"), Err(error::BAD_REQUEST));
-        assert_eq!(MsgDeleteRequest::parse(br#"{"no_erase":true}"#), Err(error::BAD_REQUEST));
+    fn deletes_need_a_body() {
+        for empty in ["", " ", "{}", "{ }"] {
+            assert_eq!(MsgDeleteRequest::parse(empty.as_bytes()), Err(error::BAD_REQUEST), "{empty:?}");
+        }
+        for no_object in ["x", "1", "[]", r#"{"seq":-1}"#] {
+            assert_eq!(MsgDeleteRequest::parse(no_object.as_bytes()).unwrap_err().err_code, 10025, "{no_object}");
+        }
         assert_eq!(MsgDeleteRequest::parse(br#"{"seq":2}"#), Ok(MsgDeleteRequest { seq: 2, no_erase: false }));
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_by_where_it_is_not() {
+        let told = |seq, first, last| {
+            let error = MsgDeleteRequest { seq, no_erase: false }.not_there(first, last);
+            (error.code, error.err_code, error.description.into_owned())
+        };
+        let before = (500, 10057, "no message found".to_owned());
+        let beyond = (500, 10057, "stream store EOF".to_owned());
+        for (seq, first, last, want) in [
+            (0, 1, 9, &before),
+            (0, 1, 0, &before),
+            (3, 4, 9, &before),
+            (9, 10, 9, &before),
+            (10, 4, 9, &beyond),
+            (1, 1, 0, &beyond),
+            (u64::MAX, 10, 9, &beyond),
+        ] {
+            assert_eq!(&told(seq, first, last), want, "{seq} of {first}..={last}");
+        }
+        assert_eq!(told(5, 4, 9), (400, 10043, "sequence 5 not found".to_owned()));
     }
 }

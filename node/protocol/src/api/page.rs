@@ -51,6 +51,15 @@ impl Page {
         Self { total, offset, limit }
     }
 
+    /// The page of a stream's subjects, which differs at both ends, as nats-server has it: an `offset` beyond the end
+    /// is shown as it was sent, and where nothing matches there are no pages.
+    pub fn of_subjects(total: usize, offset: i64) -> Self {
+        if total == 0 {
+            return Self { total: 0, offset: 0, limit: 0 };
+        }
+        Self { total, offset: usize::try_from(offset).unwrap_or(0), limit: SUBJECTS_LIMIT }
+    }
+
     /// The items of `list` on this page.
     pub fn of<'a, T>(&self, list: &'a [T]) -> &'a [T] {
         let rest = list.get(self.offset..).unwrap_or_default();
@@ -123,6 +132,16 @@ mod tests {
         assert_eq!(Page::new(3, 2, 2).of(&list), [3]);
         assert_eq!(Page::new(3, 10, 2), Page { total: 3, offset: 3, limit: 2 });
         assert!(Page::new(3, i64::MAX, 2).of(&list).is_empty());
+    }
+
+    #[test]
+    fn pages_of_subjects_do_not_clamp() {
+        let list = [1, 2, 3];
+        let beyond = Page::of_subjects(3, 100);
+        assert_eq!((beyond, beyond.of(&list)), (Page { total: 3, offset: 100, limit: SUBJECTS_LIMIT }, &[][..]));
+        assert_eq!(Page::of_subjects(3, -1).of(&list), list);
+        assert_eq!(Page::of_subjects(3, 2).of(&list), [3]);
+        assert_eq!(Page::of_subjects(0, 5), Page { total: 0, offset: 0, limit: 0 });
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl Keeper {
         self.desired.iter().all(|d| self.standing.get(&d.name).is_some_and(|s| s.done))
     }
 
+    /// Gives the fence back, so that whoever keeps the streams next need not wait for its end.
+    pub(crate) async fn release(&mut self) {
+        self.reconciler.fleet.release().await;
+    }
+
     /// One look at every stream and at most one step for each. Returns what there is to say.
     pub(crate) async fn turn(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -67,7 +72,7 @@ impl Keeper {
             }
         }
         if self.is_done() {
-            self.reconciler.fleet.release().await;
+            self.release().await;
         }
         lines
     }

@@ -1,11 +1,12 @@
 //! `Stream` manifests from files: several documents a file; every problem is told, with file, stream and field.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use headwater_crds::{GROUP, Stream, StreamSpec, VERSION};
 use headwater_plan::Desired;
+use headwater_protocol::subject::FilterSet;
 use serde::Deserialize as _;
 use serde_yaml::{Mapping, Value};
 
@@ -19,6 +20,8 @@ const BRACKETS_MAX: usize = 1000;
 pub(crate) struct Manifests {
     /// Valid streams, by their name on the server.
     pub(crate) streams: Vec<Desired>,
+    /// Where each of `streams` is written.
+    places: Vec<String>,
     /// What is wrong, or left aside; one line each.
     pub(crate) remarks: Vec<Remark>,
 }
@@ -64,7 +67,7 @@ impl ManifestFiles {
             }
         }
         self.seen = Some(now);
-        manifests.refuse_twins();
+        manifests.compare();
         Some(manifests)
     }
 }
@@ -91,11 +94,15 @@ impl Manifests {
         }
         // Each document is parsed twice: once to see what it is, once as that, so that errors name field and line.
         let documents = || serde_yaml::Deserializer::from_str(text);
+        let mut is_empty = true;
         for (i, (document, again)) in documents().zip(documents()).enumerate() {
             let place = format!("{file}, document {}", i + 1);
             let value = match Value::deserialize(document) {
                 Ok(Value::Null) => continue,
-                Ok(value) => value,
+                Ok(value) => {
+                    is_empty = false;
+                    value
+                }
                 Err(error) => {
                     // Nothing after a syntax error can be told apart.
                     return self.error(place, format!("is not YAML: {error}"));
@@ -115,6 +122,16 @@ impl Manifests {
                 other => self.error(place, format!("kind: {other:?} is not Stream")),
             }
         }
+        if is_empty {
+            // No error: a file may come to hold its first stream later.
+            self.note(file.to_string(), "holds no Stream".to_owned());
+        }
+    }
+
+    /// What only all manifests together can have wrong.
+    fn compare(&mut self) {
+        self.refuse_twins();
+        self.refuse_overlaps();
     }
 
     fn stream(&mut self, place: String, read: Result<Stream, serde_yaml::Error>, written: &Value) {
@@ -148,7 +165,10 @@ impl Manifests {
         }
         stream.metadata.namespace.get_or_insert_with(|| "default".to_owned());
         match Desired::from_stream(&stream) {
-            Ok(desired) if self.remarks.len() == before => self.streams.push(desired),
+            Ok(desired) if self.remarks.len() == before => {
+                self.streams.push(desired);
+                self.places.push(place);
+            }
             Ok(_) => {}
             Err(problems) => {
                 for problem in problems.0 {
@@ -168,13 +188,53 @@ impl Manifests {
             owners.entry(desired.name.clone()).or_default().push(desired.owner.to_string());
         }
         for (name, owners) in owners.into_iter().filter(|(_, owners)| owners.len() > 1) {
-            self.streams.retain(|desired| desired.name != name);
+            let (streams, places) = (std::mem::take(&mut self.streams), std::mem::take(&mut self.places));
+            (self.streams, self.places) =
+                streams.into_iter().zip(places).filter(|(desired, _)| desired.name != name).unzip();
             self.error(
                 format!("stream {name}"),
                 format!("spec.name: is used by {}; neither is kept", owners.join(" and ")),
             );
         }
     }
+}
+
+impl Manifests {
+    /// A subject belongs to one stream: the cluster would take the first of these manifests and refuse the other for
+    /// ever. Every subject is told with the first that it overlaps, and two manifests once.
+    fn refuse_overlaps(&mut self) {
+        let mut earlier = FilterSet::new();
+        // Which stream each of `earlier` is of, and how it is written.
+        let mut owners: Vec<(usize, &str)> = Vec::new();
+        let mut found = Vec::new();
+        for (at, desired) in self.streams.iter().enumerate() {
+            let subjects = subjects_of(desired);
+            let mut told = BTreeSet::new();
+            for subject in &subjects {
+                if let Some(other) = earlier.overlapping(subject.as_bytes())
+                    && let Some((stream, theirs)) = owners.get(other)
+                    && told.insert(*stream)
+                {
+                    let text = format!("spec.subjects: {subject:?} overlaps {theirs:?} of {}", self.places[*stream]);
+                    found.push((self.places[at].clone(), text));
+                }
+            }
+            for subject in subjects {
+                earlier.insert(subject.as_bytes());
+                owners.push((at, subject));
+            }
+        }
+        for (place, text) in found {
+            self.error(place, text);
+        }
+    }
+}
+
+/// What a stream will store: its subjects, or its name if the manifest has none.
+fn subjects_of(desired: &Desired) -> Vec<&str> {
+    let written = desired.new_config().and_then(|config| config.get("subjects")?.as_array());
+    let subjects: Vec<&str> = written.into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
+    if subjects.is_empty() { vec![&desired.name] } else { subjects }
 }
 
 /// Bounds what the parser is given, before it is given it.
@@ -265,7 +325,7 @@ mod tests {
     fn read(text: &str) -> Manifests {
         let mut manifests = Manifests::default();
         manifests.read(Path::new("s.yaml"), text);
-        manifests.refuse_twins();
+        manifests.compare();
         manifests
     }
 
@@ -354,6 +414,42 @@ mod tests {
         );
         let manifests = read(&text);
         assert!(manifests.streams.is_empty() && manifests.remarks[0].text.contains("default/a and default/b"));
+    }
+
+    #[test]
+    fn overlapping_subjects_name_both_places() {
+        let stream = |name: &str, spec: &str| format!("{HEAD}metadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n");
+        let mut manifests = Manifests::default();
+        manifests.read(
+            Path::new("a.yaml"),
+            &(stream("orders", "subjects: [orders.>, orders]")
+                + &stream("plain", "description: its name is its subject")),
+        );
+        manifests.read(
+            Path::new("b.yaml"),
+            &(stream("new", "subjects: [other, orders.new, orders.old, '*.x']") + &stream("two", "subjects: ['*']")),
+        );
+        assert!(!manifests.has_errors());
+        manifests.compare();
+        let told: Vec<String> = manifests.remarks.iter().map(ToString::to_string).collect();
+        let overlap = |stream: &str, subject: &str, other: &str| {
+            let first = "a.yaml, document 1 (Stream orders)";
+            format!("b.yaml, {stream}: spec.subjects: {subject:?} overlaps {other:?} of {first}")
+        };
+        let first = overlap("document 1 (Stream new)", "orders.new", "orders.>");
+        let second = overlap("document 2 (Stream two)", "*", "orders");
+        assert_eq!(told, [first, second]);
+        assert!(manifests.has_errors());
+    }
+
+    #[test]
+    fn a_file_without_streams_is_told() {
+        for text in ["", "# later\n", "---\n---\n"] {
+            let told: Vec<String> = read(text).remarks.iter().map(ToString::to_string).collect();
+            assert_eq!(told, ["s.yaml: holds no Stream"], "{text:?}");
+            assert!(!read(text).has_errors());
+        }
+        assert_eq!(read(&format!("{HEAD}metadata: {{name: a}}\nspec: {{}}\n")).remarks, []);
     }
 
     #[test]

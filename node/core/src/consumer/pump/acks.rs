@@ -65,13 +65,19 @@ impl ConsumerPump {
         // A message that was removed before its delivery is applied never counts as pending, so nothing is freed by it.
         let sent_ahead = sent_ahead && view.contains(seq);
         let acked = matches!(ack.verb, AckVerb::Ack | AckVerb::Next(_));
-        if acked && settles_all(state.config()) {
+        let deliveries = entry.map_or(1, |entry| entry.deliveries);
+        // Where an ack settles everything up to it, a term does so too, as in nats-server.
+        if (acked || matches!(ack.verb, AckVerb::Term { .. })) && settles_all(state.config()) {
             let through = seq.min(StreamSeq::new(self.cursor.position().get().saturating_sub(1)));
             if through <= self.ack_all_through || through <= state.ack_floor().stream {
                 return false;
             }
             self.ack_all_through = through;
             decided.ack_all = Some(through);
+            if let AckVerb::Term { reason } = &ack.verb {
+                let reason = reason.clone();
+                decided.events.push(ConsumerEvent::Terminated { seq, cseq: ack.cseq, deliveries, reason });
+            }
             return true;
         }
         if entry.is_none() && !sent_ahead {
@@ -85,7 +91,6 @@ impl ConsumerPump {
         if self.settling.contains(&seq) {
             return false;
         }
-        let deliveries = entry.map_or(1, |entry| entry.deliveries);
         match &ack.verb {
             AckVerb::Ack | AckVerb::Next(_) => {
                 decided.acked.push(seq);

@@ -112,11 +112,6 @@ impl Cursor {
         counted.count + self.initial.as_ref().map_or(0, |initial| initial.len() as u64)
     }
 
-    /// The last figure of [`Self::pending`], or zero.
-    pub(super) fn counted(&self) -> u64 {
-        self.counted.map_or(0, |counted| counted.count)
-    }
-
     /// Messages up to `last` were removed.
     pub(super) fn messages_removed(&mut self, last: StreamSeq) {
         if last >= self.tail_start() {

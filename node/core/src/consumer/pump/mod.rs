@@ -382,8 +382,7 @@ impl ConsumerPump {
             return Some(Timestamp::ZERO);
         }
         let config = state.config();
-        let inactive = config
-            .inactive_threshold_ns
+        let inactive = turn::inactive_after(state)
             .filter(|_| self.requests.is_empty() && self.in_flight.is_empty() && !self.deleting)
             .map(|threshold| self.last_activity.plus_ns(threshold));
         let paused = config.pause_until.filter(|_| !self.requests.is_empty() && self.requests.paused());

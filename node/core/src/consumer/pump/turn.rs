@@ -22,6 +22,9 @@ const IN_FLIGHT_MAX: usize = 32;
 /// How long to leave the log alone after it refused something: it is full or about to change leaders.
 const REFUSED_PAUSE_NS: u64 = 2_000_000;
 
+/// A consumer that nobody uses lives this long, however short its `inactive_threshold`. nats-server adds up to that.
+const INACTIVE_LEAST_NS: u64 = 1_000_000_000;
+
 /// What a turn decided, before it becomes a proposal.
 #[derive(Default)]
 pub(super) struct Decided {
@@ -259,8 +262,8 @@ impl ConsumerPump {
             };
             let bytes = match bytes_left {
                 None => 0,
-                Some(_) => match view.message_len(seq) {
-                    Some(len) => len + self.ack_subject_len(state, seq),
+                Some(_) => match view.message_len(seq, state.config().headers_only) {
+                    Some(len) => len + self.ack_subject_len(state, view, seq, again.is_none()),
                     None if again.is_some() => {
                         self.ready.pop_front();
                         continue;
@@ -278,8 +281,7 @@ impl ConsumerPump {
             let (pending, deliveries) = if again.is_some() {
                 self.ready.pop_front();
                 self.redelivering.insert(seq);
-                let before = state.pending(seq).map_or(0, |entry| entry.deliveries);
-                (self.cursor.pending(state, view), before.saturating_add(1).max(2))
+                (self.cursor.pending(state, view), deliveries_with_this(state, seq))
             } else {
                 new_in_turn += 1;
                 (self.cursor.advance(seq, state, view), 1)
@@ -313,13 +315,18 @@ impl ConsumerPump {
         ((coming - self.settling.len().min(coming)) as u64) < u64::from(most)
     }
 
-    /// Length of the reply subject, which clients count as part of the message:
-    /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<cseq>.<time>.<pending>`, without the stream's name.
-    fn ack_subject_len(&self, state: &ConsumerState, seq: StreamSeq) -> u64 {
-        const FIXED: usize = "$JS.ACK.......".len() + 1 + 19;
+    /// Length of the reply subject, which a request's `max_bytes` counts as part of the message, digit by digit:
+    /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<seq>.<cseq>.<time>.<pending>`.
+    fn ack_subject_len(&mut self, state: &ConsumerState, view: &dyn MessageView, seq: StreamSeq, is_new: bool) -> u64 {
+        /// A time has 19 digits until the year 2286.
+        const FIXED: usize = "$JS.ACK.......".len() + 19;
         let digits = |value: u64| value.checked_ilog10().unwrap_or(0) as usize + 1;
-        let pending = digits(self.cursor.counted());
-        (FIXED + state.config().name.len() + digits(seq.get()) + digits(self.next_cseq.get()) + pending) as u64
+        let deliveries = if is_new { 1 } else { deliveries_with_this(state, seq) };
+        // A new message is no longer behind itself.
+        let pending = self.cursor.pending(state, view).saturating_sub(u64::from(is_new));
+        let numbers = [u64::from(deliveries), seq.get(), self.next_cseq.get(), pending];
+        let names = view.stream_name_len() + state.config().name.len();
+        (FIXED + names + numbers.map(digits).iter().sum::<usize>()) as u64
     }
 
     fn note_skip(&self, state: &ConsumerState, decided: &mut Decided) {
@@ -331,7 +338,7 @@ impl ConsumerPump {
     }
 
     fn check_idle(&mut self, state: &ConsumerState, now: Timestamp, decided: &mut Decided) {
-        let Some(threshold) = state.config().inactive_threshold_ns else {
+        let Some(threshold) = inactive_after(state) else {
             return;
         };
         let idle = self.requests.is_empty() && self.in_flight.is_empty() && decided.deliveries.is_empty();
@@ -339,4 +346,14 @@ impl ConsumerPump {
             decided.delete = true;
         }
     }
+}
+
+/// After how long without use the consumer goes, if it does: not before whoever created it could hear of it.
+pub(super) fn inactive_after(state: &ConsumerState) -> Option<u64> {
+    state.config().inactive_threshold_ns.map(|threshold| threshold.max(INACTIVE_LEAST_NS))
+}
+
+/// The how manieth delivery it is if a message is sent again now.
+fn deliveries_with_this(state: &ConsumerState, seq: StreamSeq) -> u32 {
+    state.pending(seq).map_or(0, |entry| entry.deliveries).saturating_add(1).max(2)
 }

@@ -1,5 +1,7 @@
 //! What a client sees of one consumer, rule by rule.
 
+use headwater_protocol::ack::AckSubject;
+
 use super::world::*;
 use crate::consumer::*;
 use crate::ids::{StreamSeq, Timestamp};
@@ -222,6 +224,52 @@ fn byte_limits_end_requests() {
     assert_eq!(statuses(&actions), ["full 409 Batch Completed"]);
 }
 
+/// Clients count subject, reply subject, headers and payload of every message.
+#[test]
+fn byte_limits_count_every_byte_of_the_reply_subject() {
+    let ack_len = |delivery: &Delivery| {
+        let mut subject = Vec::new();
+        let ack = AckSubject {
+            domain: None,
+            stream: STREAM,
+            consumer: "C",
+            delivered: u64::from(delivery.deliveries),
+            stream_seq: delivery.seq.get(),
+            consumer_seq: delivery.cseq.get(),
+            timestamp_ns: 1_700_000_000_000_000_000,
+            pending: delivery.pending,
+        };
+        ack.write(&mut subject);
+        subject.len() as u64
+    };
+    let mut world = world();
+    world.publish(12);
+    // The second has 10 behind it, the third 9: a digit less. The last one is a second delivery.
+    let mut expected = vec![1; 12];
+    expected.push(2);
+    for deliveries in expected {
+        // Learned from one world, asked for in its like.
+        let seq = if deliveries == 2 { 1 } else { world.state().delivered().stream.get() + 1 };
+        if deliveries == 2 {
+            world.ack(1, AckVerb::Nak { delay_ns: None });
+            world.settle();
+        }
+        let cseq = world.state().delivered().consumer.next();
+        let delivery = Delivery {
+            to: "x".into(),
+            seq: StreamSeq::new(seq),
+            cseq,
+            deliveries,
+            pending: if deliveries == 2 { 0 } else { 12 - seq },
+        };
+        let len = MESSAGE_LEN + ack_len(&delivery);
+        world.pull(PullRequest { max_bytes: Some(len - 1), ..request("short", 1) });
+        assert_eq!(statuses(&world.settle()), ["short 409 Message Size Exceeds MaxBytes"], "{delivery:?}");
+        world.pull(PullRequest { max_bytes: Some(len), ..request("x", 1) });
+        assert_eq!(world.settle(), [PumpAction::Deliver(delivery)], "{len} bytes");
+    }
+}
+
 #[test]
 fn silence_is_filled_with_heartbeats() {
     let mut world = world();
@@ -384,6 +432,31 @@ fn ack_all_settles_everything_up_to_it() {
 }
 
 #[test]
+fn where_an_ack_settles_all_a_term_does_too() {
+    let config = ConsumerConfig { ack_policy: AckPolicy::All, ..explicit() };
+    for tracking in [Tracking::LoggedFirst, Tracking::LoggedAfter, Tracking::Local] {
+        let mut world = World::new(config.clone(), tracking);
+        world.publish(6);
+        world.pull(request("a", 6));
+        world.settle();
+        world.ack(3, AckVerb::Ack);
+        world.settle();
+        world.ack_with_reply(5, AckVerb::Term { reason: Some("bad".into()) }, Some("r"));
+        let actions = world.settle();
+        assert!(actions.contains(&PumpAction::AckReply { to: "r".into() }), "{actions:?}");
+        let terminated = actions.iter().filter_map(|action| match action {
+            PumpAction::Event(ConsumerEvent::Terminated { seq, .. }) => Some(seq.get()),
+            _ => None,
+        });
+        assert_eq!(terminated.collect::<Vec<_>>(), [5], "{actions:?}");
+        let info = world.info();
+        assert_eq!((info.num_ack_pending, info.ack_floor.stream.get()), (1, 5));
+        world.ack(4, AckVerb::Term { reason: None });
+        assert_eq!(world.settle(), [], "that was settled");
+    }
+}
+
+#[test]
 fn a_double_ack_is_confirmed_only_when_applied_also_if_repeated() {
     let mut world = world();
     world.publish(1);
@@ -477,6 +550,24 @@ fn an_idle_ephemeral_is_deleted_through_the_log() {
         world.settle();
         assert_eq!(world.set.len(), 0, "{tracking:?}");
         assert_eq!(world.effects.deleted, [(world.id, "C".to_owned())]);
+    }
+}
+
+/// Its creator still asks for its description.
+#[test]
+fn an_ephemeral_with_hardly_any_threshold_lives_for_a_moment() {
+    for tracking in [Tracking::LoggedFirst, Tracking::Local] {
+        let config = ConsumerConfig { inactive_threshold_ns: Some(1), ..explicit() };
+        let mut world = World::new(config, tracking);
+        world.settle();
+        world.wait(SECOND / 2);
+        world.settle();
+        assert_eq!(world.set.len(), 1, "{tracking:?}");
+        let deadline = world.pump.next_deadline(world.state()).unwrap();
+        assert_eq!(deadline.get(), world.now + SECOND / 2);
+        world.wait(SECOND / 2);
+        world.settle();
+        assert_eq!(world.set.len(), 0, "{tracking:?}");
     }
 }
 

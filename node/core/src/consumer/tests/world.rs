@@ -18,6 +18,8 @@ pub(super) struct Messages {
 
 /// Subject, headers and payload of every message are that long.
 pub(super) const MESSAGE_LEN: u64 = 100;
+/// The stream's name.
+pub(super) const STREAM: &str = "ORDERS";
 
 impl Messages {
     pub(super) fn publish(&mut self, subject: &str, ts: u64) -> u64 {
@@ -64,8 +66,12 @@ impl MessageView for Messages {
         found.map_or(self.next_seq(), |(seq, _)| StreamSeq::new(*seq))
     }
 
-    fn message_len(&self, seq: StreamSeq) -> Option<u64> {
+    fn message_len(&self, seq: StreamSeq, _headers_only: bool) -> Option<u64> {
         self.contains(seq).then_some(MESSAGE_LEN)
+    }
+
+    fn stream_name_len(&self) -> usize {
+        STREAM.len()
     }
 }
 

@@ -214,6 +214,8 @@ fn rollups_and_ttls_need_permission() {
     assert_eq!(world.publish("a", &[("Nats-Rollup", "x")], b""), invalid);
     assert_eq!(world.publish("a", &[("Nats-TTL", "1ms")], b""), Err(PubRefusal::TtlInvalid));
     assert_eq!(world.publish("a", &[("Nats-Batch-Id", "b")], b""), Err(PubRefusal::AtomicDisabled));
+    let forged = world.publish("a", &[("Nats-Stream-Source", "OTHER 1 > >")], b"").unwrap_err();
+    assert_eq!((forged.code(), forged.err_code()), (400, 10_227));
     world.seq("a", &[("Nats-Rollup", "sub"), ("Nats-TTL", "5s")]);
     let last = world.seq("a", &[("Nats-Rollup", "ALL")]);
     world.drain();

@@ -58,6 +58,11 @@ fn refusals() {
             "consumer delivery policy is deliver by start time, but optional start time is not set",
         ),
         (
+            r#"{"deliver_policy":"by_start_time","opt_start_seq":5}"#,
+            10094,
+            "consumer delivery policy is deliver by start time, but optional start time is not set",
+        ),
+        (
             r#"{"opt_start_seq":5}"#,
             10094,
             "consumer delivery policy is deliver all, but optional start sequence is also set",
@@ -177,7 +182,10 @@ fn names_come_from_the_subject() {
     assert_eq!(named("CREATE.s1.f1.a.1", r#"{"filter_subjects":["a.1"]}"#), Err(10137));
     assert_eq!(named("CREATE.s1.a/b", "{}"), Err(10127));
     assert_eq!(named(&format!("CREATE.s1.{}", "x".repeat(256)), "{}"), Err(10102));
-    assert_eq!(named("CREATE.s1", r#"{"name":"a b"}"#), Err(10103));
+    for unnameable in ["a b", "a*", "a>", "a.b"] {
+        let body = |field: &str| format!(r#"{{"{field}":"{unnameable}"}}"#);
+        assert_eq!(named("CREATE.s1", &body("name")), Err(10052), "{unnameable}");
+    }
     assert_eq!(named("INFO.s1.c1", "{}"), Err(10003));
 }
 

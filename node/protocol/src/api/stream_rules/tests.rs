@@ -174,8 +174,31 @@ fn sealing_is_one_way() {
         update(r#"{"name":"s","max_age":5000000000}"#, r#"{"name":"s","max_age":5000000000,"sealed":true}"#).unwrap();
     assert!(sealed.sealed && sealed.deny_delete && sealed.deny_purge);
     assert_eq!((sealed.max_age, sealed.discard), (0, Discard::New));
+    for (current, wanted, text) in [
+        (r#"{"name":"s","deny_purge":true}"#, r#"{"name":"s","sealed":true}"#, "cancel deny purge"),
+        (r#"{"name":"s","deny_delete":true}"#, r#"{"name":"s","sealed":true}"#, "cancel deny message deletes"),
+    ] {
+        assert_eq!(update(current, wanted), Err(format!("stream configuration update can not {text}")));
+        let kept = wanted.replace('}', r#","deny_purge":true,"deny_delete":true}"#);
+        assert!(update(current, &kept).unwrap().sealed, "{kept}");
+    }
     let unseal = validate_stream_update(&sealed, parse(r#"{"name":"s","deny_delete":true,"deny_purge":true}"#), &ALONE);
     assert_eq!(unseal.unwrap_err().description, "stream configuration update can not unseal a sealed stream");
+}
+
+#[test]
+fn pedantic_mode_does_not_shorten_the_duplicate_window() {
+    let pedantic = Context { pedantic: true, ..ALONE };
+    let short = r#"{"name":"x","max_age":1000000000}"#;
+    let text = "pedantic mode: duplicate window cannot be bigger than max age";
+    assert_eq!(refused(short, &pedantic), (10157, text.to_owned()));
+    for fits in [
+        r#"{"name":"x","max_age":1000000000,"duplicate_window":1000000000}"#,
+        r#"{"name":"x","max_age":120000000000}"#,
+        r#"{"name":"x"}"#,
+    ] {
+        assert!(validate_stream_config(parse(fits), &pedantic).is_ok(), "{fits}");
+    }
 }
 
 #[test]
@@ -219,4 +242,33 @@ fn a_key_that_was_once_let_in_does_not_stick() {
 #[test]
 fn the_name_in_the_subject_must_be_the_configured_one() {
     assert_eq!(check_subject_name("a", &parse(r#"{"name":"b"}"#)), Err(error::STREAM_MISMATCH));
+}
+
+/// Compared each with each, these would keep a node busy for minutes.
+#[test]
+fn very_many_subjects_are_checked_in_time_with_their_number() {
+    let stream = |subjects: Vec<String>| StreamConfig { name: "s".into(), subjects, ..parse(r#"{"name":"s"}"#) };
+    let kinds: [fn(usize) -> String; 3] = [|i| format!("a.{i}"), |i| format!("x.*.b{i}"), |i| format!("c.{i}.>")];
+    let mut subjects: Vec<String> = (0..60_000).map(|i| kinds[i % 3](i)).collect();
+    assert!(validate_stream_config(stream(subjects.clone()), &ALONE).is_ok());
+    subjects.push("c.5.x".into());
+    let refused = validate_stream_config(stream(subjects), &ALONE).unwrap_err();
+    assert_eq!(refused.description, "subject \"c.5.>\" overlaps with \"c.5.x\"");
+}
+
+#[test]
+fn subjects_that_only_comparing_each_with_each_could_tell_apart_are_refused() {
+    // Each has its wildcards somewhere else; the number at the end keeps them apart.
+    let spread = |count: u32| {
+        let tokens = |i: u32| (0..14).map(move |bit| if i >> bit & 1 == 0 { "*".to_owned() } else { "a".to_owned() });
+        let subject =
+            |i| ["p".to_owned()].into_iter().chain(tokens(i)).chain([i.to_string()]).collect::<Vec<_>>().join(".");
+        StreamConfig { name: "s".into(), subjects: (0..count).map(subject).collect(), ..parse(r#"{"name":"s"}"#) }
+    };
+    assert!(validate_stream_config(spread(400), &ALONE).is_ok());
+    let refused = validate_stream_config(spread(9_000), &ALONE).unwrap_err();
+    assert_eq!(
+        (refused.err_code, refused.description.as_ref()),
+        (10052, "9000 subjects have their wildcards in too many different places to be compared")
+    );
 }
