@@ -35,6 +35,13 @@ pub(crate) struct LastRunFacts {
     pub(crate) weak_since: bool,
 }
 
+impl LastRunFacts {
+    /// What of the files may be missing.
+    pub(crate) fn last_stop(&self) -> LastStop {
+        if self.same_boot_and_mount { LastStop::PageCacheKept } else { LastStop::PowerLost }
+    }
+}
+
 /// The store, open.
 pub(crate) struct OpenedStore {
     pub(crate) identity: Arc<Identity>,
@@ -187,7 +194,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     };
     state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
     let options = WalOptions {
-        last_stop: if last_run.same_boot_and_mount { LastStop::PageCacheKept } else { LastStop::PowerLost },
+        last_stop: last_run.last_stop(),
         on_failure: Some(Arc::new(|failure| {
             // Nothing more can be confirmed from here: peers go on, and a restart finds out what is on disk.
             tracing::error!(%failure, "the log failed; this node stops");

@@ -12,11 +12,12 @@ use headwater_storage::wal::Wal;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::network::{NetSnapshot, RaftNetworkFactory};
 use openraft::{ServerState, SnapshotPolicy};
 use tokio::sync::oneshot;
 
 use super::log_store::{EffectiveSync, LogStore};
-use super::machine::{Machine, Replica};
+use super::machine::{Machine, Replica, SnapshotBody};
 use super::network::{Factory, RaftNet};
 use super::receiver::{Incoming, Member, Receiver};
 use super::types::*;
@@ -105,6 +106,43 @@ pub(crate) enum WriteError {
     Unknown(String),
 }
 
+/// What openraft stands on at one member.
+pub(super) struct Storage {
+    pub(super) kind: GroupKind,
+    pub(super) group: GroupId,
+    pub(super) raft_id: u64,
+    pub(super) wal: Wal,
+    pub(super) sync: Arc<EffectiveSync>,
+    pub(super) replica: Arc<dyn Replica>,
+    /// Set when the member is shut down.
+    pub(super) closed: Arc<AtomicBool>,
+}
+
+/// Starts openraft on a member's storage and `net`.
+pub(super) async fn open_raft<N>(storage: Storage, net: N) -> Result<Raft, StartError>
+where
+    N: RaftNetworkFactory<TypeConfig>,
+    N::Network: NetSnapshot<TypeConfig, SnapshotData = SnapshotBody>,
+{
+    let Storage { kind, group, raft_id, wal, sync, replica, closed } = storage;
+    let fail = |why: String| StartError::Raft { group, why };
+
+    // openraft turns one violation of this into an error and another into a panic at the first apply.
+    let persisted = replica.recovered().0.map_or(0, |p| p.index.get());
+    let found = wal.group(group);
+    let purged = found.as_ref().and_then(|f| f.purged).map_or(0, |p| p.index.get());
+    if purged > persisted {
+        return Err(StartError::PurgedPastPersisted { group, purged, persisted });
+    }
+
+    let files = Arc::clone(&replica);
+    let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
+    let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
+    let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
+    let machine = Machine::new(replica, closed);
+    Raft::new(raft_id, Arc::new(config), net, log, machine).await.map_err(|e| fail(e.to_string()))
+}
+
 #[derive(Clone)]
 pub(crate) struct RaftGroup {
     raft: Raft,
@@ -122,25 +160,9 @@ impl RaftGroup {
     /// Opens the member. Replays `(persisted, committed]` before it returns, if the committed index was saved.
     pub(crate) async fn start(params: GroupParams) -> Result<Self, StartError> {
         let GroupParams { kind, group, raft_id, wal, sync, replica, net, receiver, staging } = params;
-        let fail = |why: String| StartError::Raft { group, why };
-
-        // openraft turns one violation of this into an error and another into a panic at the first apply.
-        let persisted = replica.recovered().0.map_or(0, |p| p.index.get());
-        let found = wal.group(group);
-        let purged = found.as_ref().and_then(|f| f.purged).map_or(0, |p| p.index.get());
-        if purged > persisted {
-            return Err(StartError::PurgedPastPersisted { group, purged, persisted });
-        }
-
-        let files = Arc::clone(&replica);
-        let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
-        let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
-        let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
-        let factory = Factory { net, group: group.get() };
+        let net = Factory { net, group: group.get() };
         let closed = Arc::<AtomicBool>::default();
-        let raft = Raft::new(raft_id, Arc::new(config), factory, log, Machine::new(replica, Arc::clone(&closed)))
-            .await
-            .map_err(|e| fail(e.to_string()))?;
+        let raft = open_raft(Storage { kind, group, raft_id, wal, sync, replica, closed: Arc::clone(&closed) }, net).await?;
         let told = Arc::<AtomicU64>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
         let incoming = Incoming::new(staging);

@@ -203,6 +203,7 @@ fn options() -> WalOptions {
 }
 
 fn run<T>(test: impl Future<Output = T>) -> T {
+    let test = <TypeConfig as openraft::RaftTypeConfig>::AsyncRuntime::scope(0, test);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 

@@ -70,7 +70,11 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type Vote = openraft::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<Command, u64, openraft::EmptyNode>;
     type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
+    #[cfg(not(test))]
     type AsyncRuntime = openraft_rt_tokio::TokioRuntime;
+    // Election timeouts follow from a seed.
+    #[cfg(test)]
+    type AsyncRuntime = openraft::rt::deterministic_rng::DeterministicRng<openraft_rt_tokio::TokioRuntime>;
     type Responder<T>
         = CallbackResponder<T>
     where

@@ -13,6 +13,7 @@ use headwater_core::rejoin::Standing;
 use headwater_core::stream::{Settings, StreamState};
 use headwater_storage::blocks::{StoreLog, StoreOptions, StreamStore};
 use headwater_storage::checkpoint::Checkpoint;
+use headwater_storage::disk::Disk;
 use headwater_storage::replica_file::ReplicaFile;
 use headwater_storage::wal::LastStop;
 
@@ -128,18 +129,23 @@ fn fresh(spec: &ReplicaSpec, created: Timestamp) -> StreamState {
 }
 
 /// Reads the files of a replica.
-pub(crate) fn read(context: &Context, spec: &ReplicaSpec, dir: &Path, created: Timestamp) -> Result<Opened, OpenError> {
-    let checkpoint = Checkpoint::load(&*context.disk, dir)?;
+pub(crate) fn read(
+    disk: &Arc<dyn Disk>,
+    last_stop: LastStop,
+    spec: &ReplicaSpec,
+    dir: &Path,
+    created: Timestamp,
+) -> Result<Opened, OpenError> {
+    let checkpoint = Checkpoint::load(&**disk, dir)?;
     let name = || spec.name.clone();
     let mut state = match &checkpoint {
         Some(c) => StreamState::from_image(&c.state.image).map_err(|e| OpenError::Image(name(), e.to_string()))?,
         None => fresh(spec, created),
     };
     let log = if spec.replicas > 1 { StoreLog::Wal } else { StoreLog::Own };
-    let last_stop = if context.last_run.same_boot_and_mount { LastStop::PageCacheKept } else { LastStop::PowerLost };
     let options = StoreOptions { cache_bytes_max: CACHE_BYTES, last_stop, ..StoreOptions::new(log) };
     let (store, scan) =
-        StreamStore::open(Arc::clone(&context.disk), dir, spec.stream, options, checkpoint.as_ref(), &mut |frame| {
+        StreamStore::open(Arc::clone(disk), dir, spec.stream, options, checkpoint.as_ref(), &mut |frame| {
             state.rebuild(frame)
         })?;
     state.finish_rebuild().map_err(|m| OpenError::Blocks {
@@ -180,11 +186,12 @@ pub(crate) fn open(
     let mut file = take_place(context, &spec, &dir)?;
     let unsettled = |e| OpenError::Settle(spec.name.clone(), e);
     let before = folders::settle(&*context.disk, &dir).map_err(unsettled)?;
-    let opened = match read(context, &spec, &dir, created) {
+    let read = || read(&context.disk, context.last_run.last_stop(), &spec, &dir, created);
+    let opened = match read() {
         Err(error) if before => {
             tracing::error!(stream = spec.name, %error, "an interrupted snapshot cannot be opened; the state before it is taken");
             folders::put_back(&*context.disk, &dir).map_err(unsettled)?;
-            read(context, &spec, &dir, created)?
+            read()?
         }
         opened => opened?,
     };
@@ -278,16 +285,21 @@ pub(crate) fn open(
 
 /// Puts a complete staged folder in the place of a replica's own and opens it; if it cannot be opened, the old one
 /// comes back. Blocking.
-pub(crate) fn swap_in(context: &Context, spec: &ReplicaSpec, dir: &Path, staged: &Path) -> io::Result<Opened> {
-    let disk = &*context.disk;
-    folders::exchange(disk, dir, staged)?;
-    match read(context, spec, dir, Timestamp::new(0)) {
+pub(crate) fn swap_in(
+    disk: &Arc<dyn Disk>,
+    last_stop: LastStop,
+    spec: &ReplicaSpec,
+    dir: &Path,
+    staged: &Path,
+) -> io::Result<Opened> {
+    folders::exchange(&**disk, dir, staged)?;
+    match read(disk, last_stop, spec, dir, Timestamp::new(0)) {
         Ok(opened) => {
-            folders::drop_replaced(disk, dir)?;
+            folders::drop_replaced(&**disk, dir)?;
             Ok(opened)
         }
         Err(error) => {
-            folders::put_back(disk, dir)?;
+            folders::put_back(&**disk, dir)?;
             Err(io::Error::other(error))
         }
     }

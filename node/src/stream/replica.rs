@@ -629,7 +629,8 @@ impl Replica for Arc<StreamReplica> {
                 // Whoever closes or reopens this replica waits for this.
                 let _running = running;
                 log_check::mark_installed(&*this.context.disk, &staged.dir)?;
-                super::open::swap_in(&this.context, &this.spec, &this.dir, &staged.dir)
+                let last_stop = this.context.last_run.last_stop();
+                super::open::swap_in(&this.context.disk, last_stop, &this.spec, &this.dir, &staged.dir)
             });
             let opened = opened.await.map_err(io::Error::other).flatten();
             let mut inner = self.lock();
