@@ -16,6 +16,7 @@ mod world;
 use std::future::Future;
 use std::io::Write as _;
 
+use futures::FutureExt;
 use openraft::RaftTypeConfig;
 use openraft::rt::AsyncRuntime;
 
@@ -54,8 +55,12 @@ impl Rng {
 }
 
 fn run(seed: u64) -> Result<world::Report, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.map_err(|e| e.to_string())?.block_on(Runtime::scope(seed, world::run(seed)))
+    let whole = async {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.map_err(|e| e.to_string())?.block_on(Runtime::scope(seed, world::run(seed)))
+    };
+    // openraft draws from the seed also where it is dropped, so the runtime ends within a scope as well.
+    Runtime::scope(seed, whole).now_or_never().ok_or("it only blocks")?
 }
 
 fn number(name: &str, default: u64) -> u64 {

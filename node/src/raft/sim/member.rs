@@ -22,7 +22,7 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, Fatal};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::net::{Factory, Net, Port};
 use super::watch::Watch;
@@ -67,6 +67,8 @@ struct Inner {
     failed: Option<String>,
     /// A snapshot is about to replace the files: no flush starts.
     held: bool,
+    /// This life is over: nobody leads here any more.
+    ended: bool,
 }
 
 pub(super) struct SimReplica {
@@ -75,6 +77,8 @@ pub(super) struct SimReplica {
     disk: Arc<dyn Disk>,
     inner: Mutex<Inner>,
     watch: Arc<Watch>,
+    /// Something may be there to be proposed, or a term of its own may have begun.
+    wake: Notify,
 }
 
 impl SimReplica {
@@ -106,8 +110,8 @@ impl SimReplica {
         }
         let head = recovered.0.map(|at| SnapshotHead { at, members: recovered.1.clone() });
         let members = recovered.1.clone();
-        let inner = Inner { state, store, members, recovered, head, leading: None, failed: None, held: false };
-        Ok(Self { node, spec, disk, inner: Mutex::new(inner), watch })
+        let inner = Inner { state, store, members, recovered, head, leading: None, failed: None, held: false, ended: false };
+        Ok(Self { node, spec, disk, inner: Mutex::new(inner), watch, wake: Notify::new() })
     }
 
     fn apply_frame(&self, inner: &mut Inner, at: LogPosition, bytes: &Bytes) {
@@ -159,6 +163,7 @@ impl SimReplica {
             // The receiver is at hand.
             None => tx.send(Fate::Confirmed).expect("nobody has taken it"),
         }
+        self.wake.notify_one();
         Some((admitted.seq, rx))
     }
 
@@ -168,12 +173,16 @@ impl SimReplica {
         let proposed = leading.admission.propose(state, command, now).ok()?;
         let (tx, rx) = oneshot::channel();
         leading.waiting.push_back((proposed.ordinal, tx));
+        self.wake.notify_one();
         Some(rx)
     }
 
     /// Follows Raft; takes what is sealed.
     fn follow(&self, leads: bool, term: u64) -> Vec<(Term, Ordinal, Bytes)> {
         let mut inner = self.inner.lock();
+        if inner.ended {
+            return Vec::new();
+        }
         let Inner { state, leading, .. } = &mut *inner;
         if leading.as_ref().is_some_and(|l| !leads || l.term.get() != term) {
             *leading = None;
@@ -206,6 +215,7 @@ impl SimReplica {
         }
         if leading.admission.is_halted() && leading.outstanding == 0 {
             leading.admission.reset(state, term);
+            self.wake.notify_one();
         }
     }
 
@@ -283,6 +293,7 @@ impl Replica for SimReplica {
                 inner.state.skip(at);
                 inner.store.advance(at.index);
                 self.watch.applied(self.node, at, b"blank", inner.state.digest());
+                self.wake.notify_one();
             }
             Committed::Members(members) => {
                 inner.members = members.clone();
@@ -398,7 +409,7 @@ impl Running {
         let staging = PathBuf::from(folders::incoming(Path::new(DIR)));
         net.listen(raft_id, Port { node, life, raft: raft.clone(), disk: dynamic, staging });
         drive_flush(node, &raft, &replica, &wal, net, &stop, pace, rng.fork());
-        drive_proposals(node, &raft, &replica, net, &stop);
+        drive_proposals(node, &raft, &replica, net, &stop, rng.fork());
         Ok(Self { raft_id, raft, replica, wal, closed, stop })
     }
 
@@ -406,7 +417,12 @@ impl Running {
     pub(super) fn end(self) {
         self.stop.store(true, Ordering::Release);
         self.closed.store(true, Ordering::Release);
-        self.replica.inner.lock().leading = None;
+        {
+            let mut inner = self.replica.inner.lock();
+            inner.ended = true;
+            inner.leading = None;
+        }
+        self.replica.wake.notify_one();
         let raft = self.raft;
         spawn(async move {
             // Its task may be dead, or wait for a disk that is gone.
@@ -436,8 +452,9 @@ impl Running {
         self.raft.metrics().borrow_watched().current_term
     }
 
+    /// As far as they are committed.
     pub(super) fn members(&self) -> Members {
-        from_stored(&self.raft.metrics().borrow_watched().membership_config)
+        self.replica.inner.lock().members.clone()
     }
 }
 
@@ -445,7 +462,13 @@ fn drive_disk(node: usize, wal: &Wal, net: &Net, stop: &Arc<AtomicBool>, pace: P
     let (wal, net, stop) = (wal.clone(), net.clone(), Arc::clone(stop));
     spawn(async move {
         while !stop.load(Ordering::Acquire) {
-            let wait = if rng.below(200) == 0 { rng.below(1500) } else { 1 + rng.below(6) * pace.slow };
+            let stats = wal.stats();
+            let wait = match rng.below(200) {
+                0 => rng.below(1500),
+                // Nothing is there to be done: seldom looked at, which saves time.
+                _ if stats.queued_bytes == 0 && stats.unsynced_records == 0 => 1 + rng.below(20),
+                _ => 1 + rng.below(6) * pace.slow,
+            };
             tokio::time::sleep(Duration::from_millis(wait)).await;
             if net.is_paused(node) || stop.load(Ordering::Acquire) {
                 continue;
@@ -494,17 +517,37 @@ fn drive_flush(
     });
 }
 
-fn drive_proposals(node: usize, raft: &Raft, replica: &Arc<SimReplica>, net: &Net, stop: &Arc<AtomicBool>) {
+/// Follows Raft and proposes what is sealed, whenever one of them may have something new.
+fn drive_proposals(
+    node: usize,
+    raft: &Raft,
+    replica: &Arc<SimReplica>,
+    net: &Net,
+    stop: &Arc<AtomicBool>,
+    mut rng: Rng,
+) {
     let (raft, replica, net, stop) = (raft.clone(), Arc::clone(replica), net.clone(), Arc::clone(stop));
     spawn(async move {
-        while !stop.load(Ordering::Acquire) {
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            if net.is_paused(node) {
-                continue;
+        let mut changes = raft.server_metrics();
+        loop {
+            tokio::select! {
+                biased;
+                () = replica.wake.notified() => {}
+                alive = changes.changed() => if alive.is_err() {
+                    return;
+                },
+            }
+            // What comes within a moment may share a frame.
+            tokio::time::sleep(Duration::from_millis(rng.below(4))).await;
+            while net.is_paused(node) && !stop.load(Ordering::Acquire) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            if stop.load(Ordering::Acquire) {
+                return;
             }
             let (leads, term) = {
-                let metrics = raft.metrics().borrow_watched().clone();
-                (metrics.state == ServerState::Leader, metrics.current_term)
+                let now = changes.borrow_watched();
+                (now.state == ServerState::Leader, now.vote.leader_id().term)
             };
             for (term, ordinal, frame) in replica.follow(leads, term) {
                 let ended = Arc::clone(&replica);

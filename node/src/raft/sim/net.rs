@@ -239,18 +239,24 @@ impl RaftNetworkV2<TypeConfig> for Client {
 
     fn stream_append<'s, S>(
         &'s mut self,
-        input: S,
+        mut input: S,
         _option: RPCOption,
     ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
         Box::pin(async move {
+            // openraft waits after an error only where it makes the next request: whoever fails before he takes one
+            // is asked again at once, for ever.
+            let Some(first) = input.next().await else {
+                return Ok(Box::pin(futures::stream::empty()) as BoxStream<'s, _>);
+            };
+            let input = futures::stream::iter([first]).chain(input);
             let port = self.net.port(self.target)?;
             let (from, to) = (self.from, End { node: port.node, life: port.life });
             let (ask, answer) = (self.net.clone(), self.net.clone());
             // A message that is lost ends the stream, as a broken connection does.
-            let arriving = futures::stream::unfold(Some((input, ask)), move |state| async move {
+            let arriving = futures::stream::unfold(Some((Box::pin(input), ask)), move |state| async move {
                 let (mut input, net) = state?;
                 let rpc = input.next().await?;
                 net.hop(from, to).await.ok()?;

@@ -56,6 +56,8 @@ struct Node {
     running: Option<Running>,
     /// Starts again at this time.
     due: Option<u64>,
+    /// Its disk was told to fail, which only a new life ends.
+    faulty: bool,
 }
 
 struct World {
@@ -87,10 +89,17 @@ impl World {
         let life = self.lives.fetch_add(1, Ordering::Relaxed) + 1;
         let pace = Pace { mode: self.mode, seed: rng.next(), slow: 1 + rng.below(8) / 7 * 20 };
         let started = Running::start(node, raft_id, life, &disk, &self.net, &self.watch, pace);
-        let running = started.await.map_err(|why| format!("node {node} does not start: {why}"))?;
+        let started = started.await;
         let mut nodes = self.nodes.lock();
-        nodes[node].running = Some(running);
         nodes[node].due = None;
+        match started {
+            Ok(running) => nodes[node].running = Some(running),
+            Err(_) if nodes[node].faulty => {
+                drop(nodes);
+                self.crash(node, rng.below(2) == 0 && self.mode == SyncMode::Always, rng);
+            }
+            Err(why) => return Err(format!("node {node} does not start: {why}")),
+        }
         Ok(())
     }
 
@@ -104,6 +113,7 @@ impl World {
             running.end();
         }
         node.disk.set_full(false);
+        node.faulty = false;
         if power { node.disk.crash(rng.next()) } else { node.disk.kill() }
         node.due.get_or_insert(now + rng.below(4000));
     }
@@ -267,7 +277,9 @@ async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) 
         }
         6..9 => {
             // The process dies inside one of its next disk operations.
-            world.nodes.lock()[node].disk.stop_after(rng.below(40));
+            let node = &mut world.nodes.lock()[node];
+            node.disk.stop_after(rng.below(40));
+            node.faulty = true;
             "cut-short"
         }
         9 => {
@@ -284,11 +296,15 @@ async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) 
             "pause"
         }
         12 => {
-            world.nodes.lock()[node].disk.set_full(true);
+            let node = &mut world.nodes.lock()[node];
+            node.disk.set_full(true);
+            node.faulty = true;
             "disk-full"
         }
         13 => {
-            world.nodes.lock()[node].disk.fail_op(rng.below(30), DiskFault::Eio);
+            let node = &mut world.nodes.lock()[node];
+            node.disk.fail_op(rng.below(30), DiskFault::Eio);
+            node.faulty = true;
             "disk-error"
         }
         14 => {
@@ -359,18 +375,19 @@ async fn settle(world: &Arc<World>, rng: &mut Rng, replacing: &AtomicBool) -> Re
 pub(super) async fn run(seed: u64) -> Result<Report, String> {
     let mut rng = Rng::new(seed);
     let count = if rng.below(3) == 0 { 5 } else { 3 };
+    let nodes = usize::try_from(count).expect("few");
     let mode = if rng.below(3) == 0 { SyncMode::Interval } else { SyncMode::Always };
-    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None };
+    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false };
     let world = Arc::new(World {
         nodes: Mutex::new((1..=count).map(node).collect()),
-        net: Net::new(usize::try_from(count).expect("few"), rng.next()),
+        net: Net::new(nodes, rng.next()),
         watch: Arc::default(),
         mode,
         lives: AtomicU64::new(0),
         started: tokio::time::Instant::now(),
         quiet: AtomicBool::new(false),
     });
-    for node in 0..usize::try_from(count).expect("few") {
+    for node in 0..nodes {
         world.start(node, &mut rng).await?;
     }
     let founder = world.nodes.lock()[0].running.as_ref().map(|r| r.raft.clone()).ok_or("nobody runs")?;
@@ -397,11 +414,11 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
     }
     world.net.heal();
     world.net.calm();
-    for node in 0..world.nodes.lock().len() {
+    for node in 0..nodes {
         let armed = {
-            let nodes = world.nodes.lock();
-            nodes[node].disk.set_full(false);
-            nodes[node].running.is_some()
+            let all = world.nodes.lock();
+            all[node].disk.set_full(false);
+            all[node].running.is_some()
         };
         // Faults that are still to come are over with a restart.
         if armed {
@@ -409,7 +426,8 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
         }
     }
     let confirmed = world.watch.confirmed();
-    tokio::time::sleep(Duration::from_millis(HEAL_MS / 2)).await;
+    // Everybody is due by then.
+    tokio::time::sleep(Duration::from_secs(4)).await;
     world.start_due(&mut rng).await?;
     let until = world.now_ms() + HEAL_MS;
     while world.watch.confirmed() <= confirmed {
@@ -425,7 +443,7 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
     world.quiet.store(true, Ordering::Release);
     settle(&world, &mut rng, &replacing).await?;
     // Once more from what the disks hold.
-    for node in 0..world.nodes.lock().len() {
+    for node in 0..nodes {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
