@@ -10,6 +10,7 @@
 
 mod member;
 mod net;
+mod runtime;
 mod watch;
 mod world;
 
@@ -20,6 +21,7 @@ use futures::FutureExt;
 use openraft::RaftTypeConfig;
 use openraft::rt::AsyncRuntime;
 
+pub(super) use self::runtime::Ordered;
 use super::types::TypeConfig;
 
 type Runtime = <TypeConfig as RaftTypeConfig>::AsyncRuntime;

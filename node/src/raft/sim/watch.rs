@@ -20,7 +20,12 @@ struct Seen {
     /// Sequences below this have been.
     purged: u64,
     deleting: BTreeSet<u64>,
+    /// What befell the cluster, for whoever looks into a failure.
+    history: Vec<String>,
 }
+
+/// A failure shows this many of the last things that happened.
+const HISTORY_SHOWN: usize = 40;
 
 #[derive(Default)]
 pub(super) struct Watch(Mutex<Seen>);
@@ -32,6 +37,15 @@ impl Watch {
 
     pub(super) fn first_broken(&self) -> Option<String> {
         self.0.lock().broken.first().cloned()
+    }
+
+    pub(super) fn happened(&self, at_ms: u64, what: impl std::fmt::Display) {
+        self.0.lock().history.push(format!("  {at_ms:6} ms  {what}"));
+    }
+
+    pub(super) fn history(&self) -> String {
+        let seen = self.0.lock();
+        seen.history[seen.history.len().saturating_sub(HISTORY_SHOWN)..].join("\n")
     }
 
     /// One history: what is applied at an index is applied there on every node, in every life, with the same result.

@@ -93,7 +93,10 @@ impl World {
         let mut nodes = self.nodes.lock();
         nodes[node].due = None;
         match started {
-            Ok(running) => nodes[node].running = Some(running),
+            Ok(running) => {
+                self.watch.happened(self.now_ms(), format_args!("node {node} runs as {raft_id}, life {life}"));
+                nodes[node].running = Some(running);
+            }
             Err(_) if nodes[node].faulty => {
                 drop(nodes);
                 self.crash(node, rng.below(2) == 0 && self.mode == SyncMode::Always, rng);
@@ -108,6 +111,7 @@ impl World {
         let mut nodes = self.nodes.lock();
         let now = self.now_ms();
         self.net.down(node);
+        self.watch.happened(now, format_args!("node {node} {}", if power { "loses power" } else { "is killed" }));
         let node = &mut nodes[node];
         if let Some(running) = node.running.take() {
             running.end();
@@ -148,7 +152,10 @@ impl World {
             let excused = node.disk.stopped();
             match running.trouble() {
                 Ok(None) if !excused => {}
-                Ok(_) => ended.push(i),
+                Ok(why) => {
+                    self.watch.happened(self.now_ms(), format_args!("node {i} cannot go on: {why:?}"));
+                    ended.push(i);
+                }
                 Err(_) if excused => ended.push(i),
                 Err(why) => return Err(why),
             }
@@ -254,7 +261,7 @@ async fn replace(world: &Arc<World>, old: u64, new: u64) {
     }
 }
 
-async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) -> Option<&'static str> {
+async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) -> Option<(&'static str, usize)> {
     let count = world.nodes.lock().len();
     let node = usize::try_from(rng.below(count as u64)).expect("few");
     let may_cut_power = world.mode == SyncMode::Always;
@@ -335,7 +342,7 @@ async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) 
             "heal"
         }
     };
-    Some(fault)
+    Some((fault, node))
 }
 
 /// Waits until every member has applied the same, and looks at what each has.
@@ -373,6 +380,11 @@ async fn settle(world: &Arc<World>, rng: &mut Rng, replacing: &AtomicBool) -> Re
 }
 
 pub(super) async fn run(seed: u64) -> Result<Report, String> {
+    let watch = Arc::<Watch>::default();
+    live(seed, &watch).await.map_err(|why| format!("{why}\n{}", watch.history()))
+}
+
+async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     let mut rng = Rng::new(seed);
     let count = if rng.below(3) == 0 { 5 } else { 3 };
     let nodes = usize::try_from(count).expect("few");
@@ -381,7 +393,7 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
     let world = Arc::new(World {
         nodes: Mutex::new((1..=count).map(node).collect()),
         net: Net::new(nodes, rng.next()),
-        watch: Arc::default(),
+        watch: Arc::clone(watch),
         mode,
         lives: AtomicU64::new(0),
         started: tokio::time::Instant::now(),
@@ -407,7 +419,8 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
         world.start_due(&mut rng).await?;
         if world.now_ms() >= next_fault {
             next_fault = world.now_ms() + 50 + rng.below(2500);
-            if let Some(fault) = befall(&world, &mut rng, &replacing).await {
+            if let Some((fault, node)) = befall(&world, &mut rng, &replacing).await {
+                world.watch.happened(world.now_ms(), format_args!("{fault} (node {node})"));
                 *faults.entry(fault).or_default() += 1;
             }
         }
@@ -448,6 +461,5 @@ pub(super) async fn run(seed: u64) -> Result<Report, String> {
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
     settle(&world, &mut rng, &replacing).await?;
-    let watch = &world.watch;
     Ok(Report { trace: watch.trace(), confirmed: watch.confirmed(), leaders: watch.leader_count(), faults })
 }
