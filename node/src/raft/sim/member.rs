@@ -115,9 +115,6 @@ impl SimReplica {
     }
 
     fn apply_frame(&self, inner: &mut Inner, at: LogPosition, bytes: &Bytes) {
-        if inner.failed.is_some() {
-            return;
-        }
         let frame = Frame::parse(bytes.clone()).expect("a committed frame is whole");
         let header = frame.header();
         let applied = match inner.state.apply(at, &frame, &inner.store) {
@@ -288,6 +285,10 @@ impl Replica for SimReplica {
 
     fn apply(&self, at: LogPos, what: Committed<'_>) -> Bytes {
         let mut inner = self.inner.lock();
+        if inner.failed.is_some() {
+            // As the node's own: what it holds does not count any more, and this life ends.
+            return Bytes::new();
+        }
         match what {
             Committed::Blank => {
                 inner.state.skip(at);

@@ -427,24 +427,15 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     }
     world.net.heal();
     world.net.calm();
+    // Faults that are still to come are over with a new life.
     for node in 0..nodes {
-        let armed = {
-            let all = world.nodes.lock();
-            all[node].disk.set_full(false);
-            all[node].running.is_some()
-        };
-        // Faults that are still to come are over with a restart.
-        if armed {
-            world.crash(node, mode == SyncMode::Always, &mut rng);
-        }
+        world.crash(node, mode == SyncMode::Always, &mut rng);
     }
     let confirmed = world.watch.confirmed();
-    // Everybody is due by then.
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    world.start_due(&mut rng).await?;
     let until = world.now_ms() + HEAL_MS;
     while world.watch.confirmed() <= confirmed {
         tokio::time::sleep(Duration::from_millis(50)).await;
+        world.start_due(&mut rng).await?;
         world.look(&mut rng)?;
         if world.now_ms() > until {
             return Err(format!("nothing was confirmed for {HEAL_MS} ms after the last fault"));
@@ -452,6 +443,8 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     }
     while replacing.load(Ordering::Acquire) && world.now_ms() <= until {
         tokio::time::sleep(Duration::from_millis(50)).await;
+        world.start_due(&mut rng).await?;
+        world.look(&mut rng)?;
     }
     world.quiet.store(true, Ordering::Release);
     settle(&world, &mut rng, &replacing).await?;
@@ -459,7 +452,6 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     for node in 0..nodes {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
-    tokio::time::sleep(Duration::from_secs(4)).await;
     settle(&world, &mut rng, &replacing).await?;
     Ok(Report { trace: watch.trace(), confirmed: watch.confirmed(), leaders: watch.leader_count(), faults })
 }
