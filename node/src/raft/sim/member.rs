@@ -336,6 +336,7 @@ impl Replica for SimReplica {
                     if let Err(why) = self.watch.state(self.node, head.at, opened.state.digest()) {
                         self.watch.broken(why);
                     }
+                    self.watch.count("installed");
                     inner.state = opened.state;
                     inner.store = opened.store;
                     inner.members = head.members.clone();
@@ -373,6 +374,8 @@ pub(super) struct Pace {
     pub(super) seed: u64,
     /// Every wait for the disk is this many times as long.
     pub(super) slow: u64,
+    /// Log entries kept behind `persisted`.
+    pub(super) keep: u64,
 }
 
 impl Running {
@@ -403,6 +406,7 @@ impl Running {
             sync: EffectiveSync::new(pace.mode),
             replica: Arc::clone(&replica) as Arc<dyn Replica>,
             closed: Arc::clone(&closed),
+            log_entries_to_keep: pace.keep,
         };
         let factory = Factory { net: net.clone(), node, life };
         let raft = open_raft(storage, factory).await.map_err(|e| e.to_string())?;

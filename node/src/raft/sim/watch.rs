@@ -20,6 +20,8 @@ struct Seen {
     /// Sequences below this have been.
     purged: u64,
     deleting: BTreeSet<u64>,
+    /// How often something happened that a run is to be good for.
+    counts: BTreeMap<&'static str, usize>,
     /// What befell the cluster, for whoever looks into a failure.
     history: Vec<String>,
 }
@@ -41,6 +43,14 @@ impl Watch {
 
     pub(super) fn happened(&self, at_ms: u64, what: impl std::fmt::Display) {
         self.0.lock().history.push(format!("  {at_ms:6} ms  {what}"));
+    }
+
+    pub(super) fn count(&self, what: &'static str) {
+        *self.0.lock().counts.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        self.0.lock().counts.clone()
     }
 
     pub(super) fn history(&self) -> String {

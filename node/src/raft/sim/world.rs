@@ -30,15 +30,15 @@ pub(super) struct Report {
     pub(super) trace: u64,
     confirmed: usize,
     leaders: usize,
-    faults: BTreeMap<&'static str, usize>,
+    counts: BTreeMap<&'static str, usize>,
 }
 
 impl Report {
     pub(super) fn add(&mut self, other: &Self) {
         self.confirmed += other.confirmed;
         self.leaders += other.leaders;
-        for (fault, n) in &other.faults {
-            *self.faults.entry(fault).or_default() += n;
+        for (what, n) in &other.counts {
+            *self.counts.entry(what).or_default() += n;
         }
     }
 }
@@ -46,7 +46,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} messages confirmed, {} terms with a leader;", self.confirmed, self.leaders)?;
-        self.faults.iter().try_for_each(|(fault, n)| write!(f, " {fault} {n}"))
+        self.counts.iter().try_for_each(|(what, n)| write!(f, " {what} {n}"))
     }
 }
 
@@ -65,6 +65,8 @@ struct World {
     net: Net,
     watch: Arc<Watch>,
     mode: SyncMode,
+    /// Log entries kept behind `persisted`: with few of them, snapshots travel.
+    keep: u64,
     lives: AtomicU64,
     started: tokio::time::Instant,
     quiet: AtomicBool,
@@ -87,7 +89,7 @@ impl World {
             (nodes[node].disk.clone(), nodes[node].raft_id)
         };
         let life = self.lives.fetch_add(1, Ordering::Relaxed) + 1;
-        let pace = Pace { mode: self.mode, seed: rng.next(), slow: 1 + rng.below(8) / 7 * 20 };
+        let pace = Pace { mode: self.mode, seed: rng.next(), slow: 1 + rng.below(8) / 7 * 20, keep: self.keep };
         let started = Running::start(node, raft_id, life, &disk, &self.net, &self.watch, pace);
         let started = started.await;
         let mut nodes = self.nodes.lock();
@@ -146,6 +148,9 @@ impl World {
             // I-4, from outside.
             let purged = running.wal.group(GROUP).and_then(|g| g.purged).map_or(0, |p| p.index.get());
             let persisted = running.replica.persisted().get();
+            if purged > 0 {
+                self.watch.count("purged");
+            }
             if purged > persisted {
                 return Err(format!("node {i}: the log is purged to {purged}, persisted is {persisted}"));
             }
@@ -395,6 +400,7 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
         net: Net::new(nodes, rng.next()),
         watch: Arc::clone(watch),
         mode,
+        keep: [1, 8, 64, 256][rng.below(4) as usize],
         lives: AtomicU64::new(0),
         started: tokio::time::Instant::now(),
         quiet: AtomicBool::new(false),
@@ -411,7 +417,6 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     remover(&world, rng.fork());
 
     let replacing = Arc::<AtomicBool>::default();
-    let mut faults = BTreeMap::new();
     let mut next_fault = 1500;
     while world.now_ms() < FAULTS_MS {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -421,7 +426,7 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
             next_fault = world.now_ms() + 50 + rng.below(2500);
             if let Some((fault, node)) = befall(&world, &mut rng, &replacing).await {
                 world.watch.happened(world.now_ms(), format_args!("{fault} (node {node})"));
-                *faults.entry(fault).or_default() += 1;
+                world.watch.count(fault);
             }
         }
     }
@@ -453,5 +458,5 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
     settle(&world, &mut rng, &replacing).await?;
-    Ok(Report { trace: watch.trace(), confirmed: watch.confirmed(), leaders: watch.leader_count(), faults })
+    Ok(Report { trace: watch.trace(), confirmed: watch.confirmed(), leaders: watch.leader_count(), counts: watch.counts() })
 }
