@@ -58,6 +58,8 @@ struct Node {
     due: Option<u64>,
     /// Its disk was told to fail, which only a new life ends.
     faulty: bool,
+    /// How far its log was purged when last looked at.
+    purged: u64,
 }
 
 struct World {
@@ -140,7 +142,7 @@ impl World {
     /// Looks at every member once, and ends the lives that cannot go on.
     fn look(&self, rng: &mut Rng) -> Result<(), String> {
         let mut ended = Vec::new();
-        for (i, node) in self.nodes.lock().iter().enumerate() {
+        for (i, node) in self.nodes.lock().iter_mut().enumerate() {
             let Some(running) = &node.running else { continue };
             if running.leads() {
                 self.watch.leader(running.term(), running.raft_id);
@@ -148,7 +150,7 @@ impl World {
             // I-4, from outside.
             let purged = running.wal.group(GROUP).and_then(|g| g.purged).map_or(0, |p| p.index.get());
             let persisted = running.replica.persisted().get();
-            if purged > 0 {
+            if std::mem::replace(&mut node.purged, purged) < purged {
                 self.watch.count("purged");
             }
             if purged > persisted {
@@ -394,7 +396,7 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     let count = if rng.below(3) == 0 { 5 } else { 3 };
     let nodes = usize::try_from(count).expect("few");
     let mode = if rng.below(3) == 0 { SyncMode::Interval } else { SyncMode::Always };
-    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false };
+    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false, purged: 0 };
     let world = Arc::new(World {
         nodes: Mutex::new((1..=count).map(node).collect()),
         net: Net::new(nodes, rng.next()),
