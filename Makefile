@@ -7,7 +7,7 @@ CARGO ?= cargo
 TOOLS_PATH = $(shell tests/tools/install path)
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help demo test check bench bench-quick fix generate tools
+.PHONY: help demo test check sim bench bench-quick fix generate tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -23,6 +23,11 @@ test: ## everything: Rust, cluster, conformance, CLI, API server (see tests/run 
 
 check: ## the quick one: Rust only
 	@tests/run rust
+
+SEEDS ?= 1000
+FIRST ?= 1
+sim: ## a simulated cluster under faults: SEEDS=n runs from FIRST=s on; a failure names its seed
+	@HEADWATER_SIM_SEEDS=$(SEEDS) HEADWATER_SIM_FIRST=$(FIRST) $(CARGO) test --locked -p headwater raft::sim -- --nocapture
 
 bench: ## side by side with nats-server on this machine, about 4 minutes after the build
 	@tests/tools/install nats

@@ -33,7 +33,7 @@ pub(crate) enum GroupKind {
 /// 64 MiB of them, as a frame is at most 256 KiB or one larger message.
 const LOG_ENTRIES_TO_KEEP: u64 = 256;
 
-fn config(kind: GroupKind, group: GroupId) -> openraft::Config {
+fn config(kind: GroupKind, group: GroupId, log_entries_to_keep: u64) -> openraft::Config {
     // heartbeat + heartbeat_min_interval + heartbeat·13/64 must stay below election_timeout_min:
     // meta 200+100+41 < 700, stream 400+300+82 < 1000.
     let (heartbeat, min_interval, min, max) = match kind {
@@ -52,8 +52,8 @@ fn config(kind: GroupKind, group: GroupId) -> openraft::Config {
         quorum_loss_probe_interval: None,
         // Checkpoints trigger snapshots: a snapshot is never taken by log volume alone.
         snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: LOG_ENTRIES_TO_KEEP,
-        purge_batch_size: 64,
+        max_in_snapshot_log_to_keep: log_entries_to_keep,
+        purge_batch_size: (log_entries_to_keep / 4).max(1),
         max_payload_entries: 256,
         max_append_entries: Some(1024),
         api_channel_size: Some(1024),
@@ -117,6 +117,8 @@ pub(super) struct Storage {
     pub(super) replica: Arc<dyn Replica>,
     /// Set when the member is shut down.
     pub(super) closed: Arc<AtomicBool>,
+    /// How many log entries are kept behind `persisted`.
+    pub(super) log_entries_to_keep: u64,
 }
 
 /// Starts openraft on a member's storage and `net`.
@@ -125,7 +127,7 @@ where
     N: RaftNetworkFactory<TypeConfig>,
     N::Network: NetSnapshot<TypeConfig, SnapshotData = SnapshotBody>,
 {
-    let Storage { kind, group, raft_id, wal, sync, replica, closed } = storage;
+    let Storage { kind, group, raft_id, wal, sync, replica, closed, log_entries_to_keep } = storage;
     let fail = |why: String| StartError::Raft { group, why };
 
     // openraft turns one violation of this into an error and another into a panic at the first apply.
@@ -139,7 +141,7 @@ where
     let files = Arc::clone(&replica);
     let persisted = Arc::new(move || files.snapshot().map_or(LogIndex::new(0), |head| head.at.index));
     let log = LogStore::open(wal, group, found.as_ref(), sync, persisted).map_err(|e| fail(e.to_string()))?;
-    let config = config(kind, group).validate().map_err(|e| fail(e.to_string()))?;
+    let config = config(kind, group, log_entries_to_keep).validate().map_err(|e| fail(e.to_string()))?;
     let machine = Machine::new(replica, closed);
     Raft::new(raft_id, Arc::new(config), net, log, machine).await.map_err(|e| fail(e.to_string()))
 }
@@ -163,8 +165,10 @@ impl RaftGroup {
         let net = Factory { net, group: group.get() };
         let closed = Arc::<AtomicBool>::default();
         let member = Arc::clone(&replica);
-        let raft =
-            open_raft(Storage { kind, group, raft_id, wal, sync, replica, closed: Arc::clone(&closed) }, net).await?;
+        let log_entries_to_keep = LOG_ENTRIES_TO_KEEP;
+        let storage =
+            Storage { kind, group, raft_id, wal, sync, replica, closed: Arc::clone(&closed), log_entries_to_keep };
+        let raft = open_raft(storage, net).await?;
         let told = Arc::<Told>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
         let incoming = Incoming::new(staging);

@@ -11,6 +11,8 @@ mod machine;
 mod network;
 mod receiver;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod suite;
 pub(crate) mod transfer;
 mod types;

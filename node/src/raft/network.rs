@@ -215,7 +215,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
                 let result = self.beat(&rpc, option.hard_ttl()).await?;
                 return Ok(Box::pin(futures::stream::iter([Ok(result)])) as BoxStream<'s, _>);
             }
-            let stream: ResultStream = pipelined(self.net.clone(), self.node()?, self.group, self.target, input);
+            let node = match self.node() {
+                Ok(node) => node,
+                Err(nowhere) => {
+                    // openraft waits after an error where it makes the next request, and nowhere else: whoever fails
+                    // without taking one is asked again at once, for ever.
+                    let _unsent = input.next().await;
+                    return Err(nowhere.into());
+                }
+            };
+            let stream: ResultStream = pipelined(self.net.clone(), node, self.group, self.target, input);
             Ok(stream as BoxStream<'s, _>)
         })
     }

@@ -72,9 +72,9 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
     #[cfg(not(test))]
     type AsyncRuntime = openraft_rt_tokio::TokioRuntime;
-    // Election timeouts follow from a seed.
+    // Election timeouts, and the order of waking, follow from a seed.
     #[cfg(test)]
-    type AsyncRuntime = openraft::rt::deterministic_rng::DeterministicRng<openraft_rt_tokio::TokioRuntime>;
+    type AsyncRuntime = openraft::rt::deterministic_rng::DeterministicRng<super::sim::Ordered>;
     type Responder<T>
         = CallbackResponder<T>
     where

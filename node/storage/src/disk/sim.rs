@@ -73,16 +73,29 @@ enum ByteOp {
 
 #[derive(Clone)]
 enum NameOp {
-    Create { path: PathBuf, inode: u64 },
-    Rename { from: PathBuf, to: PathBuf, inode: u64 },
-    Remove { path: PathBuf },
-    RemoveTree { path: PathBuf },
+    Create {
+        path: PathBuf,
+        inode: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        inode: u64,
+    },
+    Remove {
+        path: PathBuf,
+    },
+    /// `gone` are its files: what is made under the same path later is not among them.
+    RemoveTree {
+        path: PathBuf,
+        gone: BTreeSet<u64>,
+    },
 }
 
 impl NameOp {
     fn dir(&self) -> Option<&Path> {
         match self {
-            Self::Create { path, .. } | Self::Remove { path } | Self::RemoveTree { path } => path.parent(),
+            Self::Create { path, .. } | Self::Remove { path } | Self::RemoveTree { path, .. } => path.parent(),
             Self::Rename { to, .. } => to.parent(),
         }
     }
@@ -102,7 +115,7 @@ impl NameOp {
             Self::Remove { path } => {
                 names.remove(path);
             }
-            Self::RemoveTree { path } => names.retain(|name, _| !name.starts_with(path)),
+            Self::RemoveTree { gone, .. } => names.retain(|_, inode| !gone.contains(inode)),
         }
     }
 }
@@ -330,7 +343,7 @@ impl Inner {
         // The name is free only once what had it is gone: that removal cannot come after this.
         let (before, pending): (Vec<NameOp>, Vec<NameOp>) = std::mem::take(&mut self.pending_names)
             .into_iter()
-            .partition(|op| matches!(op, NameOp::RemoveTree { path } if path == to));
+            .partition(|op| matches!(op, NameOp::RemoveTree { path, .. } if path == to));
         self.pending_names = pending;
         before.iter().for_each(|op| op.apply(&mut self.durable_names));
         let moved = |path: &Path| path.strip_prefix(from).map_or_else(|_| path.to_owned(), |rest| to.join(rest));
@@ -340,7 +353,7 @@ impl Inner {
         self.dirs = std::mem::take(&mut self.dirs).into_iter().map(|path| moved(&path)).collect();
         for op in &mut self.pending_names {
             match op {
-                NameOp::Create { path, .. } | NameOp::Remove { path } | NameOp::RemoveTree { path } => {
+                NameOp::Create { path, .. } | NameOp::Remove { path } | NameOp::RemoveTree { path, .. } => {
                     *path = moved(path);
                 }
                 NameOp::Rename { from, to, .. } => {
@@ -451,8 +464,16 @@ impl Disk for SimDisk {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let pass = inner.begin()?;
+        let now = inner.names.iter().chain(&inner.durable_names);
+        let mut gone: BTreeSet<u64> = now.filter(|(name, _)| name.starts_with(path)).map(|(_, inode)| *inode).collect();
+        gone.extend(inner.pending_names.iter().filter_map(|op| match op {
+            NameOp::Create { path: name, inode } | NameOp::Rename { to: name, inode, .. } if name.starts_with(path) => {
+                Some(*inode)
+            }
+            _ => None,
+        }));
         inner.names.retain(|name, _| !name.starts_with(path));
-        inner.pending_names.push(NameOp::RemoveTree { path: path.to_owned() });
+        inner.pending_names.push(NameOp::RemoveTree { path: path.to_owned(), gone });
         inner.dirs.retain(|dir| !dir.starts_with(path));
         done(&pass)
     }

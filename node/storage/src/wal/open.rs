@@ -19,7 +19,7 @@ use super::scan::{FoundGroup, FoundLog, FoundSegment, ScanEnd, WalScan, scan};
 use super::segment::{self, HEADER_PAGE, LiveRefs, Prepared, Segment, SegmentSeq};
 use super::shared::{Fill, Salts, Shared};
 use super::state::{Spare, State, entry_refs};
-use crate::disk::Disk;
+use crate::disk::{Disk, read_exact_at};
 
 /// Smallest segment file; below, headers and end records would be most of it.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
@@ -121,12 +121,16 @@ fn start(shared: &Shared, found: FoundLog) -> Result<(), WalError> {
 }
 
 /// Ends the newest segment behind its last valid record, and makes all of it durable.
+///
+/// An earlier process may have ended because a sync failed. The kernel counts as clean what that sync left out, and no
+/// later sync writes it: so whatever is not known to be synced is written again.
 fn seal(dir: &Path, newest: &FoundSegment) -> Result<(), WalError> {
     let path = segment::path(dir, newest.header.seq);
-    if !newest.sealed {
-        let end = Head::plain(RecordType::End, GroupId::new(0)).encode(newest.header.salt, newest.end, &[]);
-        newest.file.write_at(newest.end, &end).map_err(|error| WalError::io("write", &path, error))?;
-    }
+    let from = newest.synced.clamp(HEADER_PAGE, newest.end);
+    let mut unsynced = vec![0; usize::try_from(newest.end - from).unwrap_or(usize::MAX)];
+    read_exact_at(newest.file.as_ref(), from, &mut unsynced).map_err(|error| WalError::io("read", &path, error))?;
+    unsynced.extend(Head::plain(RecordType::End, GroupId::new(0)).encode(newest.header.salt, newest.synced, &[]));
+    newest.file.write_at(from, &unsynced).map_err(|error| WalError::io("write", &path, error))?;
     newest.file.sync_data().map_err(|error| WalError::io("sync", &path, error))
 }
 

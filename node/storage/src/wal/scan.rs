@@ -121,6 +121,8 @@ pub(crate) struct FoundSegment {
     pub(crate) len: u64,
     pub(crate) end: u64,
     pub(crate) sealed: bool,
+    /// Its records say that everything before this was synced.
+    pub(crate) synced: u64,
     records: u64,
     stop: Option<Stop>,
 }
@@ -401,6 +403,7 @@ pub(crate) fn scan(disk: &dyn Disk, dir: &Path, last_stop: LastStop) -> Result<F
             len: bytes.len() as u64,
             end: walked.end,
             sealed: walked.sealed,
+            synced,
             records,
             stop,
         });

@@ -94,3 +94,18 @@ fn a_full_disk_refuses_growth_but_not_overwrites() {
     let error = file.write_at(4, b"9").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
 }
+
+#[test]
+fn a_removed_folder_takes_nothing_of_its_successor_with_it() {
+    let (dir, path) = (Path::new("/d/s"), Path::new("/d/s/f"));
+    let disk = disk_with(Path::new("/d/g"), b"");
+    disk.create_dir_all(dir).unwrap();
+    publish(&disk, path, b"old").unwrap();
+    disk.remove_dir_all(dir).unwrap();
+    disk.create_dir_all(dir).unwrap();
+    publish(&disk, path, b"new").unwrap();
+    disk.rename(dir, Path::new("/d/t")).unwrap();
+    disk.sync_dir(Path::new("/d")).unwrap();
+    disk.crash(0);
+    assert_eq!(read_file(&disk, Path::new("/d/t/f")).unwrap(), b"new");
+}

@@ -182,3 +182,57 @@ fn a_fault_at_every_operation_is_sticky_and_keeps_every_promise() {
         }
     }
 }
+
+/// A process that ends because a sync failed starts again on the same page cache: what it reads there was perhaps never
+/// written, and no sync of its own writes it.
+#[test]
+fn what_a_failed_sync_left_out_is_durable_after_the_next_open() {
+    for fault_at in [0, 1] {
+        let disk = SimDisk::new();
+        let (wal, _) = open(&disk);
+        append(&wal, 1, (1..=3).map(|i| entry(1, i, 1, 700)).collect(), Need::Synced);
+        wal.drive();
+        append(&wal, 1, (4..=6).map(|i| entry(1, i, 1, 700)).collect(), Need::Synced);
+        wal.drive_write();
+        disk.fail_op(0, Fault::Eio);
+        wal.drive_sync();
+        assert!(wal.failure().is_some());
+        disk.kill();
+        if fault_at == 1 {
+            // The sync of the open fails as well: directory, end of the segment, sync.
+            disk.fail_op(2, Fault::Eio);
+            assert!(Wal::open_inline(Arc::new(disk.clone()), &dir(), small()).is_err());
+            disk.kill();
+        }
+        let (wal, _) = open(&disk);
+        append(&wal, 1, vec![entry(1, 7, 1, 700)], Need::Synced);
+        wal.drive();
+        disk.crash(0);
+        let (wal, _) = open(&disk);
+        assert_eq!(read_all(&wal, 1), (1..=7).map(|i| entry(1, i, 1, 700)).collect::<Vec<_>>(), "fault {fault_at}");
+    }
+}
+
+/// The end that an open writes behind unsynced records says nothing about them that is not true yet.
+#[test]
+fn a_power_loss_while_a_log_is_opened_is_no_damage() {
+    let killed = SimDisk::new();
+    let (wal, _) = open(&killed);
+    append(&wal, 1, (1..=8).map(|i| entry(1, i, 1, 700)).collect(), Need::Written);
+    wal.drive_write();
+    killed.kill();
+    for stop in 0.. {
+        let disk = killed.fork();
+        disk.stop_after(stop);
+        let is_open = Wal::open_inline(Arc::new(disk.clone()), &dir(), small()).is_ok();
+        for seed in 0..64 {
+            let crashed = disk.fork();
+            crashed.crash(seed);
+            let opened = Wal::open_inline(Arc::new(crashed), &dir(), small());
+            assert!(opened.is_ok(), "stop {stop}, seed {seed}: {:?}", opened.err());
+        }
+        if is_open {
+            break;
+        }
+    }
+}
