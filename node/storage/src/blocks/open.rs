@@ -172,7 +172,7 @@ impl StreamStore {
         changes.remove.extend_from_slice(beyond);
         if let Some(tail) = tail.filter(|tail| tail.bytes.len() as u64 > tail.valid_bytes) {
             scan.cut_bytes += tail.bytes.len() as u64 - tail.valid_bytes;
-            changes.cut = Some(Cut { path: tail.path, len: tail.valid_bytes });
+            changes.cut = Some(Cut { path: tail.path, len: tail.valid_bytes, again: (tail.valid_bytes, Bytes::new()) });
         }
         Ok(())
     }
@@ -229,12 +229,15 @@ impl StreamStore {
             let mut end = part.bytes.len() as u64;
             if let Err(bad) = walked {
                 end = bad.offset;
-                let torn = self.judge(&part, bad, newest)?;
-                changes.cut = Some(Cut { path: part.path.clone(), len: end });
-                scan.torn = Some(torn);
-            } else if newest {
-                // Durable before anything is built on it: it may be in the page cache only.
-                changes.cut = Some(Cut { path: part.path.clone(), len: end });
+                scan.torn = Some(self.judge(&part, bad, newest)?);
+            }
+            if newest {
+                // Durable before anything is built on it: it may be in the page cache only. An earlier process may have
+                // ended because a sync failed: what that left out the kernel counts as clean, and no later sync writes
+                // it, so whatever is not known to be synced is written again.
+                let from = part.synced_bytes.clamp(part.valid_bytes, end);
+                let again = part.bytes.slice(from as usize..end as usize);
+                changes.cut = Some(Cut { path: part.path.clone(), len: end, again: (from, again) });
             }
             if let Some(block) = self.block_mut(part.block) {
                 block.len = end;
@@ -274,11 +277,14 @@ impl StreamStore {
             let path = path(&self.blocks_dir, *block);
             self.disk.remove(&path).map_err(|error| FileError::io("remove", &path, error))?;
         }
-        if let Some(Cut { path, len }) = cut {
+        if let Some(Cut { path, len, again: (at, bytes) }) = cut {
             let file = self.disk.open(path).map_err(|error| FileError::io("open", path, error))?;
             let cut = || {
                 if file.len()? != *len {
                     file.set_len(*len)?;
+                }
+                if !bytes.is_empty() {
+                    file.write_at(*at, bytes)?;
                 }
                 file.sync_data()
             };
@@ -307,6 +313,8 @@ struct Bad {
 struct Cut {
     path: PathBuf,
     len: u64,
+    /// What is written once more, and where.
+    again: (u64, Bytes),
 }
 
 /// What has to change on disk.

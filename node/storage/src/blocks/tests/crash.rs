@@ -131,3 +131,29 @@ fn a_fault_at_every_operation_is_final_and_keeps_every_promise() {
         }
     }
 }
+
+/// A process that ends after a sync failed starts again on the same page cache: what it reads there was perhaps never
+/// written, and no sync of its own writes it. What is confirmed behind it must not hang on it.
+#[test]
+fn what_a_failed_sync_left_out_is_durable_after_the_next_open() {
+    let log = StoreLog::Own;
+    let disk = SimDisk::new();
+    let (mut store, ..) = open(&disk, options(log)).unwrap();
+    store.push(index(1), messages(1, 1, 3, 600));
+    run(&mut store, &disk, FlushWant::Sync, None);
+    store.push(index(2), messages(2, 4, 3, 600));
+    run(&mut store, &disk, FlushWant::Write, None);
+    // The mark, then the sync.
+    disk.fail_op(1, Fault::Eio);
+    run(&mut store, &disk, FlushWant::Sync, None);
+    assert!(store.failure().is_some(), "the fault hit the sync");
+    disk.kill();
+    let (mut store, scan, _) = open(&disk, options(log)).unwrap();
+    assert_eq!(scan.replay.len(), 2, "the page cache has both");
+    store.push(index(3), messages(3, 7, 3, 600));
+    run(&mut store, &disk, FlushWant::Sync, None);
+    assert_eq!(store.synced(), Some(index(3)));
+    disk.crash(0);
+    let (store, ..) = open(&disk, options(log)).unwrap();
+    assert_eq!(contents(&store), expected(1..=9, 600));
+}
