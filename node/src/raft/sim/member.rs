@@ -110,7 +110,8 @@ impl SimReplica {
         }
         let head = recovered.0.map(|at| SnapshotHead { at, members: recovered.1.clone() });
         let members = recovered.1.clone();
-        let inner = Inner { state, store, members, recovered, head, leading: None, failed: None, held: false, ended: false };
+        let inner =
+            Inner { state, store, members, recovered, head, leading: None, failed: None, held: false, ended: false };
         Ok(Self { node, spec, disk, inner: Mutex::new(inner), watch, wake: Notify::new() })
     }
 
@@ -124,7 +125,11 @@ impl SimReplica {
                 return;
             }
         };
-        if applied.is_void() { inner.store.advance(at.index) } else { inner.store.push(at.index, frame) }
+        if applied.is_void() {
+            inner.store.advance(at.index)
+        } else {
+            inner.store.push(at.index, frame)
+        }
         if applied.removed.first().is_some_and(|range| range.first <= inner.state.first_seq()) {
             inner.store.drop_before(inner.state.first_seq());
         }
@@ -151,8 +156,7 @@ impl SimReplica {
         let Inner { state, store, leading: Some(leading), .. } = &mut *inner else { return None };
         let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
         let subject = format!("s.{}", id.len() % 3);
-        let publish =
-            Publish { subject: subject.as_bytes(), headers: headers.as_bytes(), payload: id.as_bytes(), now };
+        let publish = Publish { subject: subject.as_bytes(), headers: headers.as_bytes(), payload: id.as_bytes(), now };
         let admitted = leading.admission.admit(state, store, publish).ok()?;
         let (tx, rx) = oneshot::channel();
         match admitted.ordinal {
@@ -390,7 +394,8 @@ impl Running {
         pace: Pace,
     ) -> Result<Self, String> {
         let dynamic: Arc<dyn Disk> = Arc::new(disk.clone());
-        let options = WalOptions { segment_bytes: 32 << 10, segments_target: 3, spares_max: 1, ..WalOptions::default() };
+        let options =
+            WalOptions { segment_bytes: 32 << 10, segments_target: 3, spares_max: 1, ..WalOptions::default() };
         let (wal, _) =
             Wal::open_inline(Arc::clone(&dynamic), Path::new(WAL), options).map_err(|e| format!("log: {e}"))?;
         let replica = Arc::new(SimReplica::open(node, raft_id, Arc::clone(&dynamic), Arc::clone(watch))?);
@@ -447,6 +452,12 @@ impl Running {
             return Ok(Some(failure.to_string()));
         }
         Ok(self.replica.inner.lock().failed.clone())
+    }
+
+    /// For whoever looks into a failure.
+    pub(super) fn describe(&self) -> String {
+        let replica = format!("applied {}, persisted {}", self.replica.applied().index, self.replica.persisted());
+        format!("{replica}, {}", *self.raft.metrics().borrow_watched())
     }
 
     pub(super) fn leads(&self) -> bool {

@@ -115,7 +115,11 @@ impl Net {
 
     pub(super) fn pause(&self, node: usize, paused: bool) {
         let mut state = self.0.lock();
-        if paused { state.paused.insert(node) } else { state.paused.remove(&node) };
+        if paused {
+            state.paused.insert(node)
+        } else {
+            state.paused.remove(&node)
+        };
     }
 
     pub(super) fn is_paused(&self, node: usize) -> bool {
@@ -241,7 +245,10 @@ impl RaftNetworkV2<TypeConfig> for Client {
         &'s mut self,
         mut input: S,
         _option: RPCOption,
-    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>>
+    ) -> BoxFuture<
+        's,
+        Result<BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>, RPCError<TypeConfig>>,
+    >
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
@@ -346,8 +353,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         self.net.hop(self.from, to).await?;
         let body = SnapshotBody::Staged(Staged { dir: port.staging.clone() });
         let staged = Snapshot { meta: snapshot.meta, snapshot: body };
-        let answer =
-            port.raft.install_full_snapshot(vote, staged).await.map_err(|e| lost_to(&e.to_string()))?;
+        let answer = port.raft.install_full_snapshot(vote, staged).await.map_err(|e| lost_to(&e.to_string()))?;
         self.net.hop(to, self.from).await?;
         Ok(answer)
     }

@@ -115,7 +115,11 @@ impl Watch {
     }
 
     /// Everything confirmed is there, nothing confirmed as removed is, and every message once.
-    pub(super) fn content(&self, node: usize, (first, last, live): &(u64, u64, Vec<(u64, String)>)) -> Result<(), String> {
+    pub(super) fn content(
+        &self,
+        node: usize,
+        (first, last, live): &(u64, u64, Vec<(u64, String)>),
+    ) -> Result<(), String> {
         let seen = self.0.lock();
         let found: BTreeMap<u64, &String> = live.iter().map(|(seq, id)| (*seq, id)).collect();
         for (id, seq) in &seen.acked {

@@ -22,6 +22,8 @@ use super::{Rng, spawn};
 const FAULTS_MS: u64 = 30_000;
 /// Until everything is well again after the last fault, in simulated milliseconds.
 const HEAL_MS: u64 = 60_000;
+/// Until a leader that was cut off for a moment confirms again, in simulated milliseconds.
+const RESUME_MS: u64 = 12_000;
 const CLIENTS: u64 = 3;
 
 /// What one run, or many, came to.
@@ -60,6 +62,8 @@ struct Node {
     faulty: bool,
     /// How far its log was purged when last looked at.
     purged: u64,
+    /// Its term when last looked at.
+    term: u64,
 }
 
 struct World {
@@ -122,7 +126,11 @@ impl World {
         }
         node.disk.set_full(false);
         node.faulty = false;
-        if power { node.disk.crash(rng.next()) } else { node.disk.kill() }
+        if power {
+            node.disk.crash(rng.next())
+        } else {
+            node.disk.kill()
+        }
         node.due.get_or_insert(now + rng.below(4000));
     }
 
@@ -133,9 +141,7 @@ impl World {
     /// The node whose leader is of the highest term.
     fn leader(&self) -> Option<usize> {
         let nodes = self.nodes.lock();
-        let leads = |(i, node): (usize, &Node)| {
-            node.running.as_ref().filter(|r| r.leads()).map(|r| (r.term(), i))
-        };
+        let leads = |(i, node): (usize, &Node)| node.running.as_ref().filter(|r| r.leads()).map(|r| (r.term(), i));
         nodes.iter().enumerate().filter_map(leads).max().map(|(_, i)| i)
     }
 
@@ -163,7 +169,6 @@ impl World {
                     self.watch.happened(self.now_ms(), format_args!("node {i} cannot go on: {why:?}"));
                     ended.push(i);
                 }
-                Err(_) if excused => ended.push(i),
                 Err(why) => return Err(why),
             }
         }
@@ -173,6 +178,48 @@ impl World {
             self.crash(node, power && self.mode == SyncMode::Always, rng);
         }
         self.watch.first_broken().map_or(Ok(()), Err)
+    }
+
+    fn describe(&self) -> String {
+        let nodes = self.nodes.lock();
+        let all = nodes.iter().map(|n| n.running.as_ref().map_or_else(|| "down".to_owned(), Running::describe));
+        all.enumerate().map(|(i, what)| format!("  node {i}: {what}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Cuts the power of a node that has just voted, now and then: it must not vote again in that term.
+    fn strike_voter(&self, rng: &mut Rng) {
+        let voted = |node: &mut Node| {
+            let term = node.running.as_ref().map_or(node.term, Running::term);
+            std::mem::replace(&mut node.term, term) < term
+        };
+        let voted: Vec<usize> = {
+            let mut nodes = self.nodes.lock();
+            nodes.iter_mut().enumerate().filter_map(|(i, node)| voted(node).then_some(i)).collect()
+        };
+        for node in voted {
+            if self.mode == SyncMode::Always && rng.below(4) == 0 {
+                self.crash(node, true, rng);
+                self.nodes.lock()[node].due = Some(self.now_ms());
+                self.watch.count("voter-struck");
+            }
+        }
+    }
+
+    /// Waits until something more is confirmed.
+    async fn confirms(&self, rng: &mut Rng, limit_ms: u64) -> Result<(), String> {
+        let (confirmed, until) = (self.watch.confirmed(), self.now_ms() + limit_ms);
+        while self.watch.confirmed() <= confirmed {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.start_due(rng).await?;
+            self.look(rng)?;
+            if self.now_ms() > until {
+                return Err(format!(
+                    "nothing was confirmed for {limit_ms} ms although all is well\n{}",
+                    self.describe()
+                ));
+            }
+        }
+        Ok(())
     }
 
     async fn start_due(&self, rng: &mut Rng) -> Result<(), String> {
@@ -258,8 +305,7 @@ async fn replace(world: &Arc<World>, old: u64, new: u64) {
         let limit = Duration::from_secs(5);
         // Any of these may fail with the leader; then the next one is asked.
         if !members.nodes.contains(&new) {
-            let _tried =
-                tokio::time::timeout(limit, raft.add_learner(new, openraft::EmptyNode::new(), true)).await;
+            let _tried = tokio::time::timeout(limit, raft.add_learner(new, openraft::EmptyNode::new(), true)).await;
             continue;
         }
         let voters: BTreeSet<u64> = voters.into_iter().filter(|id| *id != old).chain([new]).collect();
@@ -361,16 +407,19 @@ async fn settle(world: &Arc<World>, rng: &mut Rng, replacing: &AtomicBool) -> Re
         world.look(rng)?;
         let found: Vec<_> = {
             let nodes = world.nodes.lock();
-            nodes.iter().map(|n| n.running.as_ref().map(|r| (r.replica.applied(), r.wal.watermarks(GROUP).accepted))).collect()
+            nodes
+                .iter()
+                .map(|n| n.running.as_ref().map(|r| (r.replica.applied(), r.wal.watermarks(GROUP).accepted)))
+                .collect()
         };
-        let is_level = found.iter().all(|f| {
-            f.is_some_and(|(applied, accepted)| accepted == Some(applied.index)) && *f == found[0]
-        });
+        let is_level = found
+            .iter()
+            .all(|f| f.is_some_and(|(applied, accepted)| accepted == Some(applied.index)) && *f == found[0]);
         if is_level && world.leader().is_some() && !replacing.load(Ordering::Acquire) {
             break;
         }
         if world.now_ms() > until {
-            return Err(format!("not well {HEAL_MS} ms after the last fault: applied and accepted are {found:?}"));
+            return Err(format!("not well {HEAL_MS} ms after the last fault\n{}", world.describe()));
         }
     }
     let mut contents = Vec::new();
@@ -396,7 +445,8 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     let count = if rng.below(3) == 0 { 5 } else { 3 };
     let nodes = usize::try_from(count).expect("few");
     let mode = if rng.below(3) == 0 { SyncMode::Interval } else { SyncMode::Always };
-    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false, purged: 0 };
+    let node =
+        |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false, purged: 0, term: 0 };
     let world = Arc::new(World {
         nodes: Mutex::new((1..=count).map(node).collect()),
         net: Net::new(nodes, rng.next()),
@@ -423,6 +473,7 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     while world.now_ms() < FAULTS_MS {
         tokio::time::sleep(Duration::from_millis(20)).await;
         world.look(&mut rng)?;
+        world.strike_voter(&mut rng);
         world.start_due(&mut rng).await?;
         if world.now_ms() >= next_fault {
             next_fault = world.now_ms() + 50 + rng.below(2500);
@@ -438,16 +489,15 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     for node in 0..nodes {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
-    let confirmed = world.watch.confirmed();
-    let until = world.now_ms() + HEAL_MS;
-    while world.watch.confirmed() <= confirmed {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        world.start_due(&mut rng).await?;
-        world.look(&mut rng)?;
-        if world.now_ms() > until {
-            return Err(format!("nothing was confirmed for {HEAL_MS} ms after the last fault"));
-        }
+    world.confirms(&mut rng, HEAL_MS).await?;
+    // A leader that reaches nobody for a moment refuses what it is given, and goes on in the same term afterwards.
+    if let Some(leader) = world.leader() {
+        world.net.part(&[leader].into(), false);
+        tokio::time::sleep(Duration::from_millis(1500 + rng.below(1000))).await;
+        world.net.heal();
+        world.confirms(&mut rng, RESUME_MS).await?;
     }
+    let until = world.now_ms() + HEAL_MS;
     while replacing.load(Ordering::Acquire) && world.now_ms() <= until {
         tokio::time::sleep(Duration::from_millis(50)).await;
         world.start_due(&mut rng).await?;
@@ -460,5 +510,10 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
     settle(&world, &mut rng, &replacing).await?;
-    Ok(Report { trace: watch.trace(), confirmed: watch.confirmed(), leaders: watch.leader_count(), counts: watch.counts() })
+    Ok(Report {
+        trace: watch.trace(),
+        confirmed: watch.confirmed(),
+        leaders: watch.leader_count(),
+        counts: watch.counts(),
+    })
 }

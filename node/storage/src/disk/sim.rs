@@ -73,11 +73,23 @@ enum ByteOp {
 
 #[derive(Clone)]
 enum NameOp {
-    Create { path: PathBuf, inode: u64 },
-    Rename { from: PathBuf, to: PathBuf, inode: u64 },
-    Remove { path: PathBuf },
+    Create {
+        path: PathBuf,
+        inode: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        inode: u64,
+    },
+    Remove {
+        path: PathBuf,
+    },
     /// `gone` are its files: what is made under the same path later is not among them.
-    RemoveTree { path: PathBuf, gone: BTreeSet<u64> },
+    RemoveTree {
+        path: PathBuf,
+        gone: BTreeSet<u64>,
+    },
 }
 
 impl NameOp {
