@@ -375,7 +375,8 @@ async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) 
             let _tried = raft.trigger().transfer_leader(to).await;
             "transfer"
         }
-        15 if !replacing.swap(true, Ordering::AcqRel) => {
+        // Not before a majority has heard that there is a cluster: its founder alone would take it along.
+        15 if world.watch.confirmed() > 0 && !replacing.swap(true, Ordering::AcqRel) => {
             world.crash(node, false, rng);
             let (old, new) = {
                 let mut nodes = world.nodes.lock();
