@@ -375,8 +375,7 @@ async fn befall(world: &Arc<World>, rng: &mut Rng, replacing: &Arc<AtomicBool>) 
             let _tried = raft.trigger().transfer_leader(to).await;
             "transfer"
         }
-        // Not before a majority has heard that there is a cluster: its founder alone would take it along.
-        15 if world.watch.confirmed() > 0 && !replacing.swap(true, Ordering::AcqRel) => {
+        15 if !replacing.swap(true, Ordering::AcqRel) => {
             world.crash(node, false, rng);
             let (old, new) = {
                 let mut nodes = world.nodes.lock();
@@ -468,6 +467,8 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
         client(&world, name, rng.fork());
     }
     remover(&world, rng.fork());
+    // A majority has heard that there is a cluster: before that, its founder alone could take it along.
+    world.confirms(&mut rng, HEAL_MS).await?;
 
     let replacing = Arc::<AtomicBool>::default();
     let mut next_fault = 1500;
@@ -495,7 +496,12 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     if let Some(leader) = world.leader() {
         world.net.part(&[leader].into(), false);
         tokio::time::sleep(Duration::from_millis(1500 + rng.below(1000))).await;
+        let refused = world.replica(leader).and_then(|replica| replica.publish("late", world.clock(leader)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(refused);
         world.net.heal();
+        // What was accepted before the cut is confirmed by now.
+        tokio::time::sleep(Duration::from_secs(5)).await;
         world.confirms(&mut rng, RESUME_MS).await?;
     }
     let until = world.now_ms() + HEAL_MS;
