@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -416,7 +416,7 @@ impl Running {
         let factory = Factory { net: net.clone(), node, life };
         let raft = open_raft(storage, factory).await.map_err(|e| e.to_string())?;
         net.up(node, life);
-        let staging = PathBuf::from(folders::incoming(Path::new(DIR)));
+        let staging = folders::incoming(Path::new(DIR));
         net.listen(raft_id, Port { node, life, raft: raft.clone(), disk: dynamic, staging });
         drive_flush(node, &raft, &replica, &wal, net, &stop, pace, rng.fork());
         drive_proposals(node, &raft, &replica, net, &stop, rng.fork());
