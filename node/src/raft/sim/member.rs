@@ -458,6 +458,12 @@ impl Running {
         Ok(self.replica.inner.lock().failed.clone())
     }
 
+    /// For whoever looks into a failure.
+    pub(super) fn describe(&self) -> String {
+        let replica = format!("applied {}, persisted {}", self.replica.applied().index, self.replica.persisted());
+        format!("{replica}, {}", *self.raft.metrics().borrow_watched())
+    }
+
     pub(super) fn leads(&self) -> bool {
         self.raft.metrics().borrow_watched().state == ServerState::Leader
     }

@@ -22,6 +22,8 @@ use super::{Rng, spawn};
 const FAULTS_MS: u64 = 30_000;
 /// Until everything is well again after the last fault, in simulated milliseconds.
 const HEAL_MS: u64 = 60_000;
+/// Until a leader that was cut off for a moment confirms again, in simulated milliseconds.
+const RESUME_MS: u64 = 12_000;
 const CLIENTS: u64 = 3;
 
 /// What one run, or many, came to.
@@ -60,6 +62,8 @@ struct Node {
     faulty: bool,
     /// How far its log was purged when last looked at.
     purged: u64,
+    /// Its term when last looked at.
+    term: u64,
 }
 
 struct World {
@@ -165,7 +169,6 @@ impl World {
                     self.watch.happened(self.now_ms(), format_args!("node {i} cannot go on: {why:?}"));
                     ended.push(i);
                 }
-                Err(_) if excused => ended.push(i),
                 Err(why) => return Err(why),
             }
         }
@@ -175,6 +178,48 @@ impl World {
             self.crash(node, power && self.mode == SyncMode::Always, rng);
         }
         self.watch.first_broken().map_or(Ok(()), Err)
+    }
+
+    fn describe(&self) -> String {
+        let nodes = self.nodes.lock();
+        let all = nodes.iter().map(|n| n.running.as_ref().map_or_else(|| "down".to_owned(), Running::describe));
+        all.enumerate().map(|(i, what)| format!("  node {i}: {what}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Cuts the power of a node that has just voted, now and then: it must not vote again in that term.
+    fn strike_voter(&self, rng: &mut Rng) {
+        let voted = |node: &mut Node| {
+            let term = node.running.as_ref().map_or(node.term, Running::term);
+            std::mem::replace(&mut node.term, term) < term
+        };
+        let voted: Vec<usize> = {
+            let mut nodes = self.nodes.lock();
+            nodes.iter_mut().enumerate().filter_map(|(i, node)| voted(node).then_some(i)).collect()
+        };
+        for node in voted {
+            if self.mode == SyncMode::Always && rng.below(4) == 0 {
+                self.crash(node, true, rng);
+                self.nodes.lock()[node].due = Some(self.now_ms());
+                self.watch.count("voter-struck");
+            }
+        }
+    }
+
+    /// Waits until something more is confirmed.
+    async fn confirms(&self, rng: &mut Rng, limit_ms: u64) -> Result<(), String> {
+        let (confirmed, until) = (self.watch.confirmed(), self.now_ms() + limit_ms);
+        while self.watch.confirmed() <= confirmed {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.start_due(rng).await?;
+            self.look(rng)?;
+            if self.now_ms() > until {
+                return Err(format!(
+                    "nothing was confirmed for {limit_ms} ms although all is well\n{}",
+                    self.describe()
+                ));
+            }
+        }
+        Ok(())
     }
 
     async fn start_due(&self, rng: &mut Rng) -> Result<(), String> {
@@ -374,7 +419,7 @@ async fn settle(world: &Arc<World>, rng: &mut Rng, replacing: &AtomicBool) -> Re
             break;
         }
         if world.now_ms() > until {
-            return Err(format!("not well {HEAL_MS} ms after the last fault: applied and accepted are {found:?}"));
+            return Err(format!("not well {HEAL_MS} ms after the last fault\n{}", world.describe()));
         }
     }
     let mut contents = Vec::new();
@@ -400,7 +445,8 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     let count = if rng.below(3) == 0 { 5 } else { 3 };
     let nodes = usize::try_from(count).expect("few");
     let mode = if rng.below(3) == 0 { SyncMode::Interval } else { SyncMode::Always };
-    let node = |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false, purged: 0 };
+    let node =
+        |raft_id| Node { disk: SimDisk::new(), raft_id, running: None, due: None, faulty: false, purged: 0, term: 0 };
     let world = Arc::new(World {
         nodes: Mutex::new((1..=count).map(node).collect()),
         net: Net::new(nodes, rng.next()),
@@ -421,12 +467,15 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
         client(&world, name, rng.fork());
     }
     remover(&world, rng.fork());
+    // A majority has heard that there is a cluster: before that, its founder alone could take it along.
+    world.confirms(&mut rng, HEAL_MS).await?;
 
     let replacing = Arc::<AtomicBool>::default();
     let mut next_fault = 1500;
     while world.now_ms() < FAULTS_MS {
         tokio::time::sleep(Duration::from_millis(20)).await;
         world.look(&mut rng)?;
+        world.strike_voter(&mut rng);
         world.start_due(&mut rng).await?;
         if world.now_ms() >= next_fault {
             next_fault = world.now_ms() + 50 + rng.below(2500);
@@ -442,16 +491,20 @@ async fn live(seed: u64, watch: &Arc<Watch>) -> Result<Report, String> {
     for node in 0..nodes {
         world.crash(node, mode == SyncMode::Always, &mut rng);
     }
-    let confirmed = world.watch.confirmed();
-    let until = world.now_ms() + HEAL_MS;
-    while world.watch.confirmed() <= confirmed {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        world.start_due(&mut rng).await?;
-        world.look(&mut rng)?;
-        if world.now_ms() > until {
-            return Err(format!("nothing was confirmed for {HEAL_MS} ms after the last fault"));
-        }
+    world.confirms(&mut rng, HEAL_MS).await?;
+    // A leader that reaches nobody for a moment refuses what it is given, and goes on in the same term afterwards.
+    if let Some(leader) = world.leader() {
+        world.net.part(&[leader].into(), false);
+        tokio::time::sleep(Duration::from_millis(1500 + rng.below(1000))).await;
+        let refused = world.replica(leader).and_then(|replica| replica.publish("late", world.clock(leader)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(refused);
+        world.net.heal();
+        // What was accepted before the cut is confirmed by now.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        world.confirms(&mut rng, RESUME_MS).await?;
     }
+    let until = world.now_ms() + HEAL_MS;
     while replacing.load(Ordering::Acquire) && world.now_ms() <= until {
         tokio::time::sleep(Duration::from_millis(50)).await;
         world.start_due(&mut rng).await?;
