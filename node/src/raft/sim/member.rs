@@ -421,7 +421,7 @@ impl Running {
         let raft = open_raft(storage, factory).await.map_err(|e| e.to_string())?;
         net.up(node, life);
         let staging = folders::incoming(Path::new(DIR));
-        net.listen(raft_id, Port { node, life, raft: raft.clone(), disk: dynamic, staging });
+        net.listen(raft_id, Port { node, life, raft: raft.clone(), disk: dynamic, staging, turn: Arc::default() });
         drive_flush(node, &raft, &replica, &wal, net, &stop, pace, rng.fork());
         drive_proposals(node, &raft, &replica, net, &stop, rng.fork());
         Ok(Self { raft_id, raft, replica, wal, closed, stop })

@@ -34,6 +34,8 @@ pub(super) struct Port {
     pub(super) raft: Raft,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) staging: PathBuf,
+    /// One snapshot at a time, until it is installed, as at the node's own receiver: they share a folder.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct State {
@@ -337,6 +339,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let SnapshotBody::Pinned(pinned) = snapshot.snapshot else {
             return Err(lost_to("a staged snapshot is not sent").into());
         };
+        let _turn = port.turn.lock().await;
         let unwritten = |e: io::Error| lost_to(&e.to_string());
         port.disk.remove_dir_all(&port.staging).map_err(unwritten)?;
         port.disk.create_dir_all(&port.staging).map_err(unwritten)?;
