@@ -158,30 +158,37 @@ fn b12_copy_of_a_running_store_is_refused() {
         let (store, copy) = (cluster.nodes()[node].store(), cluster.nodes()[node].log().with_extension("copy"));
         copy_tree(&store, &copy)?;
         sleep(1000).await;
-        cluster.kill9(node)?;
-        cluster.wipe(node)?;
-        copy_tree(&copy, &store)?;
-        cluster.restart(node)?;
-        cluster
-            .until(RECOVERED, "the copy is refused", async |cluster: &mut Cluster| {
-                let recovery = cluster.recovery(node).await?;
-                let phases: Vec<_> = recovery.groups.iter().map(|group| group.phase.clone()).collect();
-                ensure!(phases.len() == 2 && phases.iter().all(|phase| phase == "Quarantined"), "{phases:?}");
-                Ok(())
-            })
-            .await?;
-        cluster.kill9(node)?;
-        cluster.restart(node)?;
-        let said = cluster.ended(node, RECOVERED).await?;
-        ensure!(said.contains("or has lost records"), "{said}");
-        cluster.wipe(node)?;
-        cluster.restart(node)?;
-        cluster.wait_recovered(node, Duration::from_secs(20)).await?;
+        put_back_and_refused(cluster, node, &copy, "or has lost records").await?;
         load.finish().await?;
         cluster.wait_replicas("LIVE").await?;
         cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "LIVE", &ledger).await?;
         Ok(())
     });
+}
+
+/// Puts `copy` in the place of a node's store: it is quarantined, does not start again and says `why`, and emptied it
+/// joins anew.
+async fn put_back_and_refused(cluster: &mut Cluster, node: usize, copy: &Path, why: &str) -> anyhow::Result<()> {
+    cluster.kill9(node)?;
+    cluster.wipe(node)?;
+    copy_tree(copy, &cluster.nodes()[node].store())?;
+    cluster.restart(node)?;
+    cluster
+        .until(RECOVERED, "the copy is refused", async |cluster: &mut Cluster| {
+            let recovery = cluster.recovery(node).await?;
+            let phases: Vec<_> = recovery.groups.iter().map(|group| group.phase.clone()).collect();
+            ensure!(phases.len() == 2 && phases.iter().all(|phase| phase == "Quarantined"), "{phases:?}");
+            Ok(())
+        })
+        .await?;
+    cluster.kill9(node)?;
+    cluster.restart(node)?;
+    let said = cluster.ended(node, RECOVERED).await?;
+    ensure!(said.contains(why), "{said}");
+    cluster.wipe(node)?;
+    cluster.restart(node)?;
+    cluster.wait_recovered(node, Duration::from_secs(20)).await?;
+    Ok(())
 }
 
 /// B12: a store that was put back from an older copy has forgotten what it voted and confirmed. The cluster remembers a
@@ -200,25 +207,7 @@ fn b12_older_copy_is_refused_for_good() {
         let load = Load::start(cluster, "COPY", &ledger, LoadOptions::on("COPY")).await?;
         sleep(1000).await;
         load.finish().await?;
-        cluster.kill9(node)?;
-        cluster.wipe(node)?;
-        copy_tree(&copy, &store)?;
-        cluster.restart(node)?;
-        cluster
-            .until(RECOVERED, "the copy is refused", async |cluster: &mut Cluster| {
-                let recovery = cluster.recovery(node).await?;
-                let phases: Vec<_> = recovery.groups.iter().map(|group| group.phase.clone()).collect();
-                ensure!(phases.len() == 2 && phases.iter().all(|phase| phase == "Quarantined"), "{phases:?}");
-                Ok(())
-            })
-            .await?;
-        cluster.kill9(node)?;
-        cluster.restart(node)?;
-        let said = cluster.ended(node, RECOVERED).await?;
-        ensure!(said.contains("put back from an older copy"), "{said}");
-        cluster.wipe(node)?;
-        cluster.restart(node)?;
-        cluster.wait_recovered(node, Duration::from_secs(20)).await?;
+        put_back_and_refused(cluster, node, &copy, "put back from an older copy").await?;
         cluster.wait_replicas("COPY").await?;
         cluster.audit_with(Verifier::new().ways(&DIRECT_VIEWS), "COPY", &ledger).await?;
         Ok(())
