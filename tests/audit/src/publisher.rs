@@ -239,8 +239,11 @@ impl Publisher {
                     headers.insert("Nats-Msg-Id", ledger.msg_id(id).as_str());
                     let payload = self.payload_of(ledger, id.number);
                     let reply = format!("{inbox}.{}", id.number);
-                    client.publish_with_reply_and_headers(subject, reply, headers, payload).await
-                        .map_err(|e| PublisherError(e.to_string()))?;
+                    // A client without a server takes what its buffer holds and then waits for room, perhaps for good.
+                    let publish = client.publish_with_reply_and_headers(subject, reply, headers, payload);
+                    if let Ok(sent) = tokio::time::timeout(self.ack_timeout, publish).await {
+                        sent.map_err(|e| PublisherError(e.to_string()))?;
+                    }
                     flight.sent(id, Instant::now() + self.ack_timeout);
                 }
             }

@@ -23,6 +23,8 @@ pub struct LoadOptions {
     pub subjects: u64,
     /// Time to an application's retry.
     pub ack_timeout: Duration,
+    /// Time until a message without an answer is given up, its outcome unknown.
+    pub give_up: Duration,
 }
 
 impl LoadOptions {
@@ -36,12 +38,19 @@ impl LoadOptions {
             size: 256,
             subjects: 16,
             ack_timeout: Duration::from_millis(500),
+            give_up: Duration::from_secs(60),
         }
     }
 
     #[must_use]
     pub fn rate(mut self, rate: f64) -> LoadOptions {
         self.rate = rate;
+        self
+    }
+
+    #[must_use]
+    pub fn give_up(mut self, after: Duration) -> LoadOptions {
+        self.give_up = after;
         self
     }
 
@@ -72,8 +81,11 @@ impl Load {
             let (ledger, stream, stop, options) =
                 (ledger.clone(), stream.to_owned(), Arc::clone(&stop), options.clone());
             tasks.push(tokio::spawn(async move {
-                let publisher =
-                    Publisher::new(id).payload(options.size).rate(options.rate).ack_timeout(options.ack_timeout);
+                let publisher = Publisher::new(id)
+                    .payload(options.size)
+                    .rate(options.rate)
+                    .ack_timeout(options.ack_timeout)
+                    .give_up(options.give_up);
                 let subject = |n: u64| format!("{}.{}", options.prefix, n % options.subjects);
                 publisher.run(&client, &stream, &ledger, subject, &Until::stopped(stop)).await
             }));

@@ -38,7 +38,9 @@ async fn all_cut(cluster: &mut Cluster, mode: &str, oldest_lost: Option<Duration
     cluster.create_stream(config(&name, 3, mode)).await?;
     for round in 1..=rounds() {
         let ledger = Ledger::named(format!("{mode}{round}"));
-        let load = Load::start(cluster, &name, &ledger, LoadOptions::on(&name).rate(1000.0)).await?;
+        // All nodes stay off until the publishers have ended: nobody will answer.
+        let options = LoadOptions::on(&name).rate(1000.0).give_up(SLACK);
+        let load = Load::start(cluster, &name, &ledger, options).await?;
         sleep(4000).await;
         cluster.cut_power(&[0, 1, 2])?;
         #[expect(clippy::disallowed_methods, reason = "compared with the ledger's times of sending")]
