@@ -263,7 +263,12 @@ impl Cluster {
     /// # Errors
     /// If it can't connect to any within 10 s.
     pub async fn any_client(&self) -> anyhow::Result<Client> {
-        connect(self.nodes.iter().map(Node::url).collect()).await
+        connect(self.urls()).await
+    }
+
+    /// Where clients connect.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Node::url).collect()
     }
 
     /// JetStream through [`Cluster::any_client`].
@@ -496,7 +501,8 @@ impl Drop for Cluster {
     }
 }
 
-async fn connect(servers: Vec<String>) -> anyhow::Result<Client> {
+/// A client of any of `servers`, tried for 10 s.
+pub(crate) async fn connect(servers: Vec<String>) -> anyhow::Result<Client> {
     let only_one = servers.len() == 1;
     let mut options = ConnectOptions::new()
         .connection_timeout(Duration::from_secs(2))

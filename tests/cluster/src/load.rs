@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use async_nats::Client;
 use headwater_audit::{Ledger, Published, Publisher, PublisherError, Until};
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, connect};
 
 /// What load to make.
 #[derive(Debug, Clone)]
@@ -64,6 +67,7 @@ impl LoadOptions {
 /// Load under way.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    connections: Connections,
     tasks: Vec<JoinHandle<Result<Published, PublisherError>>>,
 }
 
@@ -75,12 +79,13 @@ impl Load {
     /// If a publisher can't connect.
     pub async fn start(cluster: &Cluster, stream: &str, ledger: &Ledger, options: LoadOptions) -> anyhow::Result<Load> {
         let stop = Arc::new(AtomicBool::new(false));
+        let connections = Connections::new()?;
         let mut tasks = Vec::new();
         for id in 1..=options.publishers {
-            let client: Client = cluster.any_client().await?;
+            let client: Client = connections.runtime.spawn(connect(cluster.urls())).await??;
             let (ledger, stream, stop, options) =
                 (ledger.clone(), stream.to_owned(), Arc::clone(&stop), options.clone());
-            tasks.push(tokio::spawn(async move {
+            tasks.push(connections.runtime.spawn(async move {
                 let publisher = Publisher::new(id)
                     .payload(options.size)
                     .rate(options.rate)
@@ -90,7 +95,7 @@ impl Load {
                 publisher.run(&client, &stream, &ledger, subject, &Until::stopped(stop)).await
             }));
         }
-        Ok(Load { stop, tasks })
+        Ok(Load { stop, connections, tasks })
     }
 
     /// Stops, lets everything under way come to its end, and returns how each publisher fared.
@@ -103,7 +108,34 @@ impl Load {
         for task in self.tasks {
             all.push(task.await??);
         }
+        drop(self.connections);
         Ok(all)
+    }
+}
+
+/// A thread of their own for the publishers' connections, which end with it: what a client without a server has
+/// buffered must not reach one that starts later.
+struct Connections {
+    runtime: Handle,
+    end: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
+}
+
+impl Connections {
+    fn new() -> std::io::Result<Connections> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel();
+        let thread = thread::spawn(move || drop(runtime.block_on(ended)));
+        Ok(Connections { runtime: handle, end: Some((end, thread)) })
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.end.take() {
+            drop(end);
+            let _ended = thread.join();
+        }
     }
 }
 

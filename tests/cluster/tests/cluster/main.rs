@@ -30,6 +30,9 @@ fn run(test: impl AsyncFnOnce(&mut headwater_cluster_tests::Cluster) -> anyhow::
     run_on(headwater_cluster_tests::Cluster::start(), test);
 }
 
+/// No test takes half of this, for each round it is told to do: one that does has stopped, and its logs say where.
+const HANGS: Duration = Duration::from_secs(300);
+
 /// As [`run`], on another cluster than the usual one.
 fn run_on(
     start: impl Future<Output = anyhow::Result<headwater_cluster_tests::Cluster>>,
@@ -39,7 +42,9 @@ fn run_on(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut cluster = start.await.unwrap_or_else(|error| panic!("{error:#}"));
-        if let Err(error) = test(&mut cluster).await {
+        let hangs = HANGS * power::rounds();
+        let ended = tokio::time::timeout(hangs, test(&mut cluster)).await;
+        if let Err(error) = ended.unwrap_or_else(|_| Err(anyhow::anyhow!("still under way after {hangs:?}"))) {
             let logs: Vec<_> = cluster
                 .nodes()
                 .iter()

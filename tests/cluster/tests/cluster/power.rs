@@ -27,7 +27,7 @@ fn config(name: &str, replicas: usize, mode: &str) -> async_nats::jetstream::str
 }
 
 /// Cuts per mode: `HEADWATER_POWER_CUTS`, or 1.
-fn rounds() -> u32 {
+pub(crate) fn rounds() -> u32 {
     std::env::var("HEADWATER_POWER_CUTS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 
