@@ -65,6 +65,13 @@ impl SubjectIndex {
         SubjectSlot(slot)
     }
 
+    /// As [`push_back`](Self::push_back), for the subject of an earlier push; no subject was removed since.
+    pub fn push_at(&mut self, slot: SubjectSlot, seq: StreamSeq) {
+        if let Some(Some(entry)) = self.slab.get_mut(slot.0 as usize) {
+            entry.seqs.push_back(seq);
+        }
+    }
+
     fn add(&mut self, subject: &[u8]) -> u32 {
         let entry = Some(Entry { subject: subject.into(), seqs: SeqSet::Empty });
         let slot = match self.free.pop() {

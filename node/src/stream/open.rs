@@ -145,9 +145,7 @@ pub(crate) fn read(
     let log = if spec.replicas > 1 { StoreLog::Wal } else { StoreLog::Own };
     let options = StoreOptions { cache_bytes_max: CACHE_BYTES, last_stop, ..StoreOptions::new(log) };
     let (store, scan) =
-        StreamStore::open(Arc::clone(disk), dir, spec.stream, options, checkpoint.as_ref(), &mut |frame| {
-            state.rebuild(frame)
-        })?;
+        StreamStore::open(Arc::clone(disk), dir, spec.stream, options, checkpoint.as_ref(), &mut state)?;
     state.finish_rebuild().map_err(|m| OpenError::Blocks {
         stream: name(),
         what: m.what,

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameKind, OwnedRecord};
 use headwater_core::ids::{LogIndex, StreamId, StreamSeq};
-use headwater_core::stream::Records;
+use headwater_core::stream::{FrameEntry, Records};
 
 mod cache;
 pub(crate) mod format;
+pub(crate) mod index;
 mod job;
 mod open;
 mod remove;
@@ -106,6 +107,8 @@ struct Block {
     messages: Option<(StreamSeq, StreamSeq)>,
     /// No live message: the next checkpoint leaves it out.
     dead: bool,
+    /// Its index was written, or at least tried to.
+    indexed: bool,
 }
 
 struct Pending {
@@ -232,28 +235,27 @@ impl StreamStore {
     }
 
     fn add_block(&mut self, number: BlockNumber, len: u64, written: u64) {
-        self.blocks.push_back(Block { number, len, written, messages: None, dead: false });
+        self.blocks.push_back(Block { number, len, written, messages: None, dead: false, indexed: false });
         self.next_block = number.next();
     }
 
     /// Enters a frame with messages into the index.
     fn index(&mut self, place: FramePlace, frame: &Frame) {
         let header = frame.header();
-        if header.kind != FrameKind::Messages || header.count == 0 {
-            return;
+        if header.kind == FrameKind::Messages && header.count > 0 {
+            let (len, base_seq, count) = (header.len, header.base_seq, header.count);
+            self.index_entry(place.block, &FrameEntry { offset: place.offset, len, base_seq, count });
         }
-        let last = StreamSeq::new(header.base_seq.get() + u64::from(header.count) - 1);
-        if let Some(block) = self.block_mut(place.block) {
-            let first = block.messages.map_or(header.base_seq, |(first, _)| first);
+    }
+
+    fn index_entry(&mut self, number: BlockNumber, entry: &FrameEntry) {
+        let FrameEntry { offset, len, base_seq, count } = *entry;
+        let last = StreamSeq::new(base_seq.get() + u64::from(count) - 1);
+        if let Some(block) = self.block_mut(number) {
+            let first = block.messages.map_or(base_seq, |(first, _)| first);
             block.messages = Some((first, last));
         }
-        self.frames.push_back(IndexedFrame {
-            base_seq: header.base_seq,
-            count: header.count,
-            len: header.len,
-            offset: place.offset,
-            block: place.block.get() as u32,
-        });
+        self.frames.push_back(IndexedFrame { base_seq, count, len, offset, block: number.get() as u32 });
     }
 
     fn block_mut(&mut self, number: BlockNumber) -> Option<&mut Block> {
@@ -361,6 +363,16 @@ impl StreamStore {
                 .map(|block| BlockExtent { block: block.number, valid_bytes: block.len })
                 .collect(),
         });
+        let mut closed = Vec::new();
+        if let Some(Checkpoint { blocks, .. }) = &checkpoint {
+            let newest = blocks.last().map(|extent| extent.block);
+            for block in self.blocks.iter_mut().filter(|block| !block.dead && !block.indexed) {
+                if newest.is_some_and(|newest| block.number < newest) {
+                    block.indexed = true;
+                    closed.push(BlockExtent { block: block.number, valid_bytes: block.len });
+                }
+            }
+        }
         let sync = want != FlushWant::Write;
         let own = self.options.log == StoreLog::Own;
         let newest = self.blocks.iter().rev().find(|block| block.written > 0).map(|block| block.number);
@@ -380,6 +392,7 @@ impl StreamStore {
             mark,
             upto: self.accepted,
             checkpoint,
+            closed,
             dead,
             log,
             background: !own && want == FlushWant::Checkpoint,

@@ -82,6 +82,7 @@ enum Kind {
     Segment,
     Spare,
     Block,
+    BlockIndex,
     Checkpoint,
     HardState,
     Replica,
@@ -98,6 +99,7 @@ impl Kind {
             Some(FileName::Live(_)) => return Some(Self::Segment),
             Some(FileName::Spare(_)) => return Some(Self::Spare),
             None if block_format::parse_name(name).is_some() => return Some(Self::Block),
+            None if block_format::parse_index_name(name).is_some() => return Some(Self::BlockIndex),
             None => {}
         }
         match name {
@@ -115,9 +117,10 @@ impl Kind {
 
     /// For a file that was renamed.
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        let kinds: [(&[u8], Self); 7] = [
+        let kinds: [(&[u8], Self); 8] = [
             (b"HWWALSEG", Self::Segment),
             (b"HWSBLOCK", Self::Block),
+            (b"HWBI", Self::BlockIndex),
             (b"HWSTRCKP", Self::Checkpoint),
             (b"HWMETCKP", Self::Checkpoint),
             (b"headwater-hard-state ", Self::HardState),
@@ -228,6 +231,7 @@ fn file(disk: &dyn Disk, path: &Path, kind: Kind, content: Content, page: &mut P
     match kind {
         Kind::Segment => log::segment(&bytes, page),
         Kind::Block => files::block(path, checkpoint.as_ref(), bytes, page),
+        Kind::BlockIndex => files::block_index(path, &bytes, page),
         Kind::Checkpoint => checkpoint::checkpoint(disk, path, bytes, page),
         Kind::Replica => files::replica(path, &bytes, page),
         Kind::HardState => files::hard_state(path, &bytes, page),

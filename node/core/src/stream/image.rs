@@ -74,11 +74,11 @@ struct Head {
 
 /// Counts taken while block frames come in.
 #[derive(Debug, Default)]
-pub(super) struct Rebuild {
-    next: StreamSeq,
-    messages: u64,
-    bytes: u64,
-    digest: Digest,
+pub(super) struct RebuildCounts {
+    pub(super) next: StreamSeq,
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) digest: Digest,
     ids: Vec<IdEntry>,
 }
 
@@ -187,7 +187,7 @@ impl StreamState {
             applied: head.applied,
             removed: head.removed,
             damaged: None,
-            rebuild: Some(Box::new(Rebuild { ids, ..Rebuild::default() })),
+            rebuild: Some(Box::new(RebuildCounts { ids, ..RebuildCounts::default() })),
         };
         state.check_counters()?;
         Ok(state)

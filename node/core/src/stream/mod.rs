@@ -8,6 +8,7 @@
 
 mod admission;
 mod apply;
+mod block_index;
 mod command;
 mod consumers;
 mod dedup;
@@ -27,6 +28,7 @@ pub use admission::{
     Refused,
 };
 pub use apply::{Applied, Damaged, Outcome, Rejection, SeqRange, StreamEvent, Void};
+pub use block_index::{BlockIndex, BlockIndexBuilder, FrameEntry, Rebuild};
 pub use command::{BeginBody, Command, ConfigChange, DeleteMessage, Expire, Purge, Remove, decode_command};
 pub use consumers::StreamView;
 pub use dedup::DedupWindow;

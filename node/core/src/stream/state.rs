@@ -7,7 +7,7 @@ use roaring::RoaringTreemap;
 use super::consumers::ConsumerSet;
 use super::dedup::DedupWindow;
 use super::digest::Digest;
-use super::image::Rebuild;
+use super::image::RebuildCounts;
 use super::limits::Settings;
 use crate::durability::{Durability, DurabilityState};
 use crate::ids::{Generation, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp};
@@ -59,7 +59,7 @@ pub struct StreamState {
     /// A live message that could not be read when it had to be: nothing is applied any more.
     pub(super) damaged: Option<StreamSeq>,
     /// Set between `from_image` and `finish_rebuild`.
-    pub(super) rebuild: Option<Box<Rebuild>>,
+    pub(super) rebuild: Option<Box<RebuildCounts>>,
 }
 
 impl StreamState {

@@ -38,9 +38,23 @@ pub(crate) fn path(blocks: &Path, block: BlockNumber) -> PathBuf {
     blocks.join(format!("{:010}.blk", block.get()))
 }
 
+/// Name of the index of a block that takes no more frames.
+pub(crate) fn index_path(blocks: &Path, block: BlockNumber) -> PathBuf {
+    blocks.join(format!("{:010}.idx", block.get()))
+}
+
 /// Reads a file name; `None` for a file that is not ours.
 pub(crate) fn parse_name(name: &str) -> Option<BlockNumber> {
-    let stem = name.strip_suffix(".blk")?;
+    number(name, ".blk")
+}
+
+/// As [`parse_name`], for an index.
+pub(crate) fn parse_index_name(name: &str) -> Option<BlockNumber> {
+    number(name, ".idx")
+}
+
+fn number(name: &str, suffix: &str) -> Option<BlockNumber> {
+    let stem = name.strip_suffix(suffix)?;
     let ours = stem.len() >= 10 && stem.bytes().all(|byte| byte.is_ascii_digit());
     ours.then(|| stem.parse().ok().map(BlockNumber::new))?
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   stage 1  write extents ──▶ sync blocks ──▶ Stored
-//!   stage 2  log synced up to applied ──▶ checkpoint published ──▶ dead blocks removed ──▶ Persisted
+//!   stage 2  log synced up to applied ──▶ checkpoint published ──▶ dead blocks removed, closed ones indexed ──▶ Persisted
 //! ```
 //!
 //! A block is synced before the next one is created, so only the newest can end torn.
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::ids::{GroupId, LogIndex, StreamId};
 
-use super::format::{header, mark, path};
-use crate::checkpoint::{BlockNumber, Checkpoint};
+use super::format::{header, index_path, mark, path};
+use crate::checkpoint::{BlockExtent, BlockNumber, Checkpoint};
 use crate::disk::{Disk, DiskFile};
 use crate::wal::WalFailure;
 
@@ -152,6 +152,8 @@ pub struct FlushJob {
     pub(crate) mark: Option<SyncMark>,
     pub(crate) upto: Option<LogIndex>,
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// Blocks that the checkpoint covers, take no more frames, and have no index yet.
+    pub(crate) closed: Vec<BlockExtent>,
     pub(crate) dead: Vec<BlockNumber>,
     /// The group whose log must be synced first; `None` for streams without a log.
     pub(crate) log: Option<GroupId>,
@@ -280,16 +282,17 @@ impl FlushJob {
         if let Some(group) = self.log {
             barrier(group, checkpoint.state.applied.index).map_err(FlushError::Log)?;
         }
-        let path = Checkpoint::path(&self.stream_dir);
-        checkpoint.publish(disk, &self.stream_dir).map_err(|error| FlushError::io("publish", &path, &error))?;
+        let file = Checkpoint::path(&self.stream_dir);
+        checkpoint.publish(disk, &self.stream_dir).map_err(|error| FlushError::io("publish", &file, &error))?;
         for block in &self.dead {
-            let path = super::format::path(&self.blocks_dir, *block);
-            match disk.remove(&path) {
-                Ok(()) => {}
-                // Removed before a crash that lost only our memory of it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(FlushError::io("remove", &path, &error)),
+            for path in [index_path(&self.blocks_dir, *block), path(&self.blocks_dir, *block)] {
+                // It may be missing: removed before a crash that lost only our memory of it.
+                super::index::remove(disk, &path).map_err(|error| FlushError::io("remove", &path, &error))?;
             }
+        }
+        for extent in &self.closed {
+            // The next start reads the block instead.
+            let _derived = super::index::build(disk, &self.blocks_dir, self.stream, *extent);
         }
         Ok(())
     }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, HEADER_LEN, VERSION};
 use headwater_core::ids::{LogIndex, StreamId};
+use headwater_core::stream::{BlockIndexBuilder, Rebuild};
 
 use super::cache::FramePlace;
-use super::format::{HEADER_PAGE, check_header, marked, parse_name, path};
+use super::format::{HEADER_PAGE, check_header, index_path, marked, parse_index_name, parse_name, path};
 use super::job::SyncMark;
 use super::{StoreLog, StoreOptions, StreamStore};
 use crate::checkpoint::{BlockExtent, BlockNumber, Checkpoint};
@@ -52,8 +53,8 @@ pub struct BlockScan {
 }
 
 impl StreamStore {
-    /// Opens the store of `stream` in its directory `dir`, which is created if needed. `visit` gets every frame
-    /// the checkpoint covers, oldest first: what the stream's state is rebuilt from.
+    /// Opens the store of `stream` in its directory `dir`, which is created if needed. `rebuild` gets everything that
+    /// the checkpoint covers, oldest first: blocks by their index where there is one, else frame by frame.
     ///
     /// # Errors
     /// [`FileError::Damaged`] for anything that should be there and is not; nothing is changed on disk then.
@@ -63,7 +64,7 @@ impl StreamStore {
         stream: StreamId,
         options: StoreOptions,
         checkpoint: Option<&Checkpoint>,
-        visit: &mut dyn FnMut(&Frame),
+        rebuild: &mut dyn Rebuild,
     ) -> Result<(Self, BlockScan), FileError> {
         let mut store = Self::empty(disk, dir, stream, options);
         let blocks_dir = store.blocks_dir.clone();
@@ -78,12 +79,11 @@ impl StreamStore {
         let mut scan = BlockScan::default();
         // Read everything before changing anything.
         let mut tail = None;
-        for extent in listed {
-            let newest = listed.last() == Some(extent);
-            let bytes = store.adopt(*extent, visit)?;
-            if newest {
-                tail = Some(bytes);
+        if let Some((newest, closed)) = listed.split_last() {
+            for extent in closed {
+                store.adopt_closed(*extent, rebuild)?;
             }
+            tail = Some(store.adopt(*newest, &mut |_, frame| rebuild.frame(frame))?);
         }
         let last = listed.last().map(|extent| extent.block);
         let beyond: Vec<BlockNumber> =
@@ -114,8 +114,36 @@ impl StreamStore {
         Ok((store, scan))
     }
 
-    /// Takes over a block the checkpoint lists. Returns what the file holds beyond the valid length.
-    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(&Frame)) -> Result<Beyond, FileError> {
+    /// Takes over a block that takes no more frames: by its index, or by reading it, and then it gets one.
+    fn adopt_closed(&mut self, extent: BlockExtent, rebuild: &mut dyn Rebuild) -> Result<(), FileError> {
+        match super::index::load(self.disk.as_ref(), &self.blocks_dir, self.stream, extent) {
+            Some(index) if rebuild.block(&index) => {
+                self.add_block(extent.block, extent.valid_bytes, extent.valid_bytes);
+                for entry in index.frames() {
+                    self.index_entry(extent.block, entry);
+                }
+            }
+            Some(_) => drop(self.adopt(extent, &mut |_, frame| rebuild.frame(frame))?),
+            None => {
+                let mut index = BlockIndexBuilder::new(self.stream, extent.block.get());
+                self.adopt(extent, &mut |offset, frame| {
+                    index.add(offset, frame);
+                    rebuild.frame(frame);
+                })?;
+                if let Some(index) = index.finish(extent.valid_bytes) {
+                    // The next start reads the block instead.
+                    let _derived = super::index::write(self.disk.as_ref(), &self.blocks_dir, extent, &index);
+                }
+            }
+        }
+        if let Some(block) = self.block_mut(extent.block) {
+            block.indexed = true;
+        }
+        Ok(())
+    }
+
+    /// Takes over a block the checkpoint lists by reading it. Returns what the file holds beyond the valid length.
+    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(u32, &Frame)) -> Result<Beyond, FileError> {
         let BlockExtent { block, valid_bytes } = extent;
         let path = path(&self.blocks_dir, block);
         let bytes = match read_file(self.disk.as_ref(), &path) {
@@ -143,12 +171,18 @@ impl StreamStore {
     }
 
     /// Enters the frames of a block from `at` on into the index.
-    fn walk(&mut self, block: BlockNumber, bytes: &Bytes, at: u64, visit: &mut dyn FnMut(&Frame)) -> Result<(), Bad> {
+    fn walk(
+        &mut self,
+        block: BlockNumber,
+        bytes: &Bytes,
+        at: u64,
+        visit: &mut dyn FnMut(u32, &Frame),
+    ) -> Result<(), Bad> {
         let mut at = at as usize;
         while at < bytes.len() {
             let frame = frame_at(bytes, at, self.stream).map_err(|what| Bad { offset: at as u64, what })?;
             self.index(FramePlace { block, offset: at as u32 }, &frame);
-            visit(&frame);
+            visit(at as u32, &frame);
             at += frame.bytes().len();
         }
         Ok(())
@@ -221,7 +255,8 @@ impl StreamStore {
         for (nth, part) in parts.into_iter().enumerate() {
             let newest = nth + 1 == count;
             let mut found = Vec::new();
-            let walked = self.walk(part.block, &part.bytes, part.valid_bytes, &mut |frame| found.push(frame.clone()));
+            let walked =
+                self.walk(part.block, &part.bytes, part.valid_bytes, &mut |_, frame| found.push(frame.clone()));
             for frame in found {
                 scan.replay.push(ReplayFrame { index: next, frame });
                 next = next.next();
@@ -277,6 +312,12 @@ impl StreamStore {
             let path = path(&self.blocks_dir, *block);
             self.disk.remove(&path).map_err(|error| FileError::io("remove", &path, error))?;
         }
+        for block in list_indexes(self.disk.as_ref(), &self.blocks_dir)? {
+            if self.block(block).is_none_or(|block| !block.indexed) {
+                let path = index_path(&self.blocks_dir, block);
+                self.disk.remove(&path).map_err(|error| FileError::io("remove", &path, error))?;
+            }
+        }
         if let Some(Cut { path, len, again: (at, bytes) }) = cut {
             let file = self.disk.open(path).map_err(|error| FileError::io("open", path, error))?;
             let cut = || {
@@ -325,8 +366,21 @@ struct Changes {
 
 /// The numbers of the block files, ascending.
 pub(crate) fn list(disk: &dyn Disk, blocks_dir: &Path) -> Result<Vec<BlockNumber>, FileError> {
+    list_by(disk, blocks_dir, parse_name)
+}
+
+/// The numbers of the blocks that have an index file, ascending.
+fn list_indexes(disk: &dyn Disk, blocks_dir: &Path) -> Result<Vec<BlockNumber>, FileError> {
+    list_by(disk, blocks_dir, parse_index_name)
+}
+
+fn list_by(
+    disk: &dyn Disk,
+    blocks_dir: &Path,
+    number: fn(&str) -> Option<BlockNumber>,
+) -> Result<Vec<BlockNumber>, FileError> {
     let entries = disk.list(blocks_dir).map_err(|error| FileError::io("list", blocks_dir, error))?;
-    let mut blocks: Vec<BlockNumber> = entries.iter().filter_map(|entry| parse_name(&entry.name)).collect();
+    let mut blocks: Vec<BlockNumber> = entries.iter().filter_map(|entry| number(&entry.name)).collect();
     blocks.sort_unstable();
     Ok(blocks)
 }

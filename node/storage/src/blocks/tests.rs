@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameBuilder, FrameKind, RecordFlags};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp};
-use headwater_core::stream::Records;
+use headwater_core::stream::{BlockIndex, Rebuild, Records};
 
 use super::*;
 use crate::disk::{Fault, SimDisk};
@@ -15,6 +15,7 @@ use crate::disk::{Fault, SimDisk};
 mod behaviour;
 mod crash;
 mod damage;
+mod indexes;
 mod model;
 mod threads;
 
@@ -71,16 +72,45 @@ fn image(applied: u64) -> CheckpointImage {
     }
 }
 
+/// What a store's checkpoint covers.
+#[derive(Default)]
+struct Covered {
+    frames: Vec<Frame>,
+    /// Blocks that were taken by their index.
+    indexes: Vec<BlockIndex>,
+    takes_indexes: bool,
+}
+
+impl Rebuild for Covered {
+    fn frame(&mut self, frame: &Frame) {
+        self.frames.push(frame.clone());
+    }
+
+    fn block(&mut self, index: &BlockIndex) -> bool {
+        if self.takes_indexes {
+            self.indexes.push(index.clone());
+        }
+        self.takes_indexes
+    }
+}
+
+/// As [`open`], by the blocks' indexes. Returns how many blocks were taken so.
+fn open_by_index(disk: &SimDisk, options: StoreOptions) -> Result<(StreamStore, usize), FileError> {
+    let checkpoint = Checkpoint::load(disk, &dir())?;
+    let mut covered = Covered { takes_indexes: true, ..Covered::default() };
+    let shared = Arc::new(disk.clone());
+    let (store, _) = StreamStore::open(shared, &dir(), STREAM, options, checkpoint.as_ref(), &mut covered)?;
+    Ok((store, covered.indexes.len()))
+}
+
 /// Opens the store as its checkpoint says. Returns the frames the checkpoint covers, too.
 fn open(disk: &SimDisk, options: StoreOptions) -> Result<(StreamStore, BlockScan, Vec<Frame>), FileError> {
     disk.create_dir_all(&dir()).map_err(|error| FileError::io("create", &dir(), error))?;
     let checkpoint = Checkpoint::load(disk, &dir())?;
-    let mut covered = Vec::new();
-    let (store, scan) =
-        StreamStore::open(Arc::new(disk.clone()), &dir(), STREAM, options, checkpoint.as_ref(), &mut |frame| {
-            covered.push(frame.clone());
-        })?;
-    Ok((store, scan, covered))
+    let mut covered = Covered::default();
+    let shared = Arc::new(disk.clone());
+    let (store, scan) = StreamStore::open(shared, &dir(), STREAM, options, checkpoint.as_ref(), &mut covered)?;
+    Ok((store, scan, covered.frames))
 }
 
 /// Runs a job to its end in place. The log barrier is not of interest here.

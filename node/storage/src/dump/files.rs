@@ -6,6 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::StreamId;
+use headwater_core::stream::BlockIndex;
 
 use super::{Page, chain};
 use crate::blocks::format;
@@ -53,6 +54,26 @@ pub(super) fn block(path: &Path, checkpoint: Option<&Checkpoint>, bytes: Vec<u8>
         return page.damage(&format!("at {at}: expected {counts} bytes"));
     }
     page.line(&format!("  {at:>10} nothing more"));
+}
+
+/// The index of a block. One that a crash has torn is no damage: the block is read in its stead.
+pub(super) fn block_index(path: &Path, bytes: &[u8], page: &mut Page) {
+    let index = match BlockIndex::decode(bytes) {
+        Ok(index) => index,
+        Err(error) => return page.line(&format!("  not used: {error}; the next start reads the block")),
+    };
+    let (stream, block) = index.block();
+    page.line(&format!(
+        "  of {} bytes of block {block} of stream {stream}: {} messages in {} frames, {} subjects",
+        index.valid_bytes(),
+        index.message_count(),
+        index.frames().len(),
+        index.subject_count()
+    ));
+    let named = path.file_name().and_then(|name| format::parse_index_name(&name.to_string_lossy()));
+    if named.is_some_and(|named| named.get() != block) {
+        page.line("  not used: it is of another block");
+    }
 }
 
 /// Bytes of a block that count by a checkpoint.

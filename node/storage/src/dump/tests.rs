@@ -7,7 +7,7 @@ use headwater_core::consumer::{AckPolicy, ConsumerConfig, ConsumerOp, CreateCons
 use headwater_core::durability::{Durability, SyncMode};
 use headwater_core::frame::Frame;
 use headwater_core::ids::{Generation, GroupId, LogIndex, LogPosition, RaftNodeId, StreamId, Term, Timestamp};
-use headwater_core::stream::{Admission, Command, Publish, Settings, StreamState};
+use headwater_core::stream::{Admission, BlockIndex, Command, Publish, Settings, StreamState};
 
 use super::*;
 use crate::blocks::{FlushWant, StoreLog, StoreOptions, StreamStore};
@@ -36,7 +36,11 @@ fn store() -> SimDisk {
     let (wal, _) = Wal::open_inline(Arc::clone(&shared), &root.join("wal"), options).unwrap();
     let dir = root.join("streams/7");
     let own = StoreOptions::new(StoreLog::Own);
-    let (mut store, _) = StreamStore::open(shared, &dir, StreamId::new(7), own, None, &mut |_| {}).unwrap();
+    let settings = Settings { name: "ORDERS".into(), subjects: vec!["orders.>".into()], ..Settings::default() };
+    let (first, created) = (Generation::new(1), Timestamp::new(1));
+    let mut state =
+        StreamState::new(StreamId::new(7), settings, "{}".into(), first, Durability::default(), created, None);
+    let (mut store, _) = StreamStore::open(shared, &dir, StreamId::new(7), own, None, &mut state).unwrap();
     let group = GroupId::new(9);
     let mut vote = [0; 17];
     (vote[0], vote[8], vote[16]) = (1, 77, 1);
@@ -47,10 +51,6 @@ fn store() -> SimDisk {
     };
     append(1, 2, Bytes::from_static(MEMBERS));
     append(2, 0, Bytes::new());
-    let settings = Settings { name: "ORDERS".into(), subjects: vec!["orders.>".into()], ..Settings::default() };
-    let (first, created) = (Generation::new(1), Timestamp::new(1));
-    let mut state =
-        StreamState::new(StreamId::new(7), settings, "{}".into(), first, Durability::default(), created, None);
     let mut admission = Admission::new(&state, Term::new(1));
     for index in 3..=6u64 {
         if index == 4 {
@@ -272,6 +272,21 @@ fn a_single_file_is_shown_as_in_its_folder() {
 }
 
 #[test]
+fn an_index_of_a_block_is_told_in_a_line() {
+    let disk = store();
+    let path = "/store/streams/7/blocks/0000000001.idx";
+    let block = bytes_of(&disk, "/store/streams/7/blocks/0000000001.blk");
+    let frames = Bytes::from(block).slice(4096..);
+    let index = BlockIndex::of_frames(StreamId::new(7), 1, 4096, &frames).unwrap().encode();
+    put(&disk, path, &index);
+    let line = "  of 4917 bytes of block 1 of stream 7: 2 messages in 2 frames, 1 subjects\n";
+    assert!(text(&disk, "/store").contains(line), "{}", text(&disk, "/store"));
+    put(&disk, path, &index[..20]);
+    let torn = inspect(&disk, Path::new("/store")).unwrap();
+    assert!(torn.text.contains("not used: ") && !torn.is_damaged, "{}", torn.text);
+}
+
+#[test]
 fn a_single_file_on_a_real_disk() {
     let temp = tempfile::tempdir().unwrap();
     let (path, other) = (temp.path().join("snapshot"), temp.path().join("other"));
@@ -335,9 +350,17 @@ fn a_torn_end_is_told_and_is_no_damage() {
 
 #[test]
 fn nonsense_is_no_reason_to_panic() {
-    let names =
-        ["hard-state", "checkpoint", "snapshot", "0000000001.blk", "0000000001.wal", "0000000002.spare", "other"];
-    let magics: [&[u8]; 6] = [b"", b"HWWALSEG", b"HWSBLOCK", b"HWSTRCKP", b"HWMETCKP", b"HWSM\x01\0\0\0"];
+    let names = [
+        "hard-state",
+        "checkpoint",
+        "snapshot",
+        "0000000001.blk",
+        "0000000001.idx",
+        "0000000001.wal",
+        "0000000002.spare",
+        "other",
+    ];
+    let magics: [&[u8]; 7] = [b"", b"HWWALSEG", b"HWSBLOCK", b"HWBI\x01", b"HWSTRCKP", b"HWMETCKP", b"HWSM\x01\0\0\0"];
     for name in names {
         for magic in magics {
             for len in [0usize, 3, 44, 50, 5000] {

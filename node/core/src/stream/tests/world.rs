@@ -9,7 +9,8 @@ use crate::durability::Durability;
 use crate::frame::{Frame, FrameKind, OwnedRecord};
 use crate::ids::{Generation, LogIndex, LogPosition, StreamId, StreamSeq, Term, Timestamp};
 use crate::stream::{
-    Admission, Admitted, Applied, Command, ConfigChange, PubRefusal, Publish, Records, Settings, StreamState,
+    Admission, Admitted, Applied, BlockIndex, BlockIndexBuilder, Command, ConfigChange, PubRefusal, Publish, Rebuild,
+    Records, Settings, StreamState,
 };
 
 /// Bodies by sequence, for ever.
@@ -32,6 +33,8 @@ pub(super) struct Replica {
     pub(super) state: StreamState,
     pub(super) store: Store,
     frames: Vec<Frame>,
+    /// Blocks whose index was enough.
+    pub(super) restarted_by_index: u64,
 }
 
 pub(super) fn fresh(settings: &Settings) -> StreamState {
@@ -48,7 +51,7 @@ pub(super) fn fresh(settings: &Settings) -> StreamState {
 
 impl Replica {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { state: fresh(settings), store: Store::default(), frames: Vec::new() }
+        Self { state: fresh(settings), store: Store::default(), frames: Vec::new(), restarted_by_index: 0 }
     }
 
     pub(super) fn apply(&mut self, at: LogPosition, bytes: &Bytes) -> Applied {
@@ -68,20 +71,48 @@ impl Replica {
         applied
     }
 
-    /// Writes the image, reads it back and rebuilds from every frame ever stored.
+    /// Writes the image, reads it back and rebuilds from every frame ever stored, once frame by frame and once from
+    /// blocks of a few frames by their indexes.
     pub(super) fn restart(&mut self) {
-        let image = self.state.image();
-        let mut back = StreamState::from_image(&image).unwrap();
-        for frame in &self.frames {
-            back.rebuild(frame);
-        }
+        let mut back = self.rebuilt(|back, frames| frames.iter().for_each(|frame| back.rebuild(frame)));
+        self.assert_same(&back);
+        let mut by_index = 0;
+        back = self.rebuilt(|back, frames| {
+            for frames in frames.chunks(3) {
+                let mut index = BlockIndexBuilder::new(back.id(), 1);
+                let mut offset = 4096;
+                for frame in frames {
+                    index.add(offset, frame);
+                    offset += frame.header().len;
+                }
+                let index = index.finish(u64::from(offset)).unwrap();
+                assert_eq!(BlockIndex::decode(&index.encode()).unwrap(), index);
+                if back.block(&index) {
+                    by_index += 1;
+                } else {
+                    frames.iter().for_each(|frame| back.rebuild(frame));
+                }
+            }
+        });
+        self.assert_same(&back);
+        self.restarted_by_index += by_index;
+        self.state = back;
+    }
+
+    fn rebuilt(&self, read: impl FnOnce(&mut StreamState, &[Frame])) -> StreamState {
+        let mut back = StreamState::from_image(&self.state.image()).unwrap();
+        read(&mut back, &self.frames);
         back.finish_rebuild().unwrap();
+        back
+    }
+
+    fn assert_same(&self, back: &StreamState) {
         assert_eq!(back.digest(), self.state.digest());
         assert_eq!(back.counts(), self.state.counts());
         assert_eq!(back.subjects().subjects_matching(b">"), self.state.subjects().subjects_matching(b">"));
         assert_eq!(back.dedup().len(), self.state.dedup().len());
-        assert_eq!(back.image(), image);
-        self.state = back;
+        assert_eq!(back.ttls, self.state.ttls);
+        assert_eq!(back.image(), self.state.image());
     }
 }
 

@@ -80,7 +80,7 @@ fn check(disk: &SimDisk, log: StoreLog, promised: Promised, power_lost: bool, co
     assert_eq!(store.persisted(), Some(index(next)), "{context}: {:?}", store.failure());
     let before = contents(&store);
     disk.crash(3);
-    let (store, _, _) = open(disk, options(log)).unwrap_or_else(|error| panic!("{context}: again: {error}"));
+    let (store, _) = open_by_index(disk, options(log)).unwrap_or_else(|error| panic!("{context}: again: {error}"));
     assert_eq!(contents(&store), before, "{context}: second crash");
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 /// A store of several blocks, the last operations beyond its checkpoint.
-fn filled(log: StoreLog) -> SimDisk {
+pub(super) fn filled(log: StoreLog) -> SimDisk {
     let disk = SimDisk::new();
     let (mut store, _, _) = open(&disk, options(log)).unwrap();
     for n in 1..=40 {
@@ -13,8 +13,14 @@ fn filled(log: StoreLog) -> SimDisk {
 }
 
 fn block_files(disk: &SimDisk) -> Vec<(PathBuf, u64)> {
+    files(disk, "blk")
+}
+
+/// The files of the blocks' folder with this extension, and their lengths.
+pub(super) fn files(disk: &SimDisk, extension: &str) -> Vec<(PathBuf, u64)> {
     let blocks = dir().join("blocks");
-    disk.list(&blocks).unwrap().into_iter().map(|entry| (blocks.join(entry.name), entry.len)).collect()
+    let files = disk.list(&blocks).unwrap().into_iter().map(|entry| (blocks.join(entry.name), entry.len));
+    files.filter(|(path, _)| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn a_missing_or_short_block_is_damage() {
 #[test]
 fn another_streams_block_is_damage() {
     let disk = filled(StoreLog::Wal);
-    let mut visit = |_: &Frame| {};
+    let mut visit = Covered::default();
     let checkpoint = Checkpoint::load(&disk, &dir()).unwrap().unwrap();
     let other = StreamId::new(8);
     let error =

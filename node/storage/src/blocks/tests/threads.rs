@@ -21,7 +21,7 @@ fn the_flusher_serves_streams_with_and_without_a_log() {
         let dir = temp.path().join(format!("streams/{id}"));
         let checkpoint = Checkpoint::load(disk.as_ref(), &dir).unwrap();
         let stream = StreamId::new(id);
-        let mut visit = |_: &Frame| {};
+        let mut visit = Covered::default();
         StreamStore::open(Arc::clone(&disk), &dir, stream, StoreOptions::new(log), checkpoint.as_ref(), &mut visit)
             .unwrap()
             .0
