@@ -87,6 +87,7 @@ async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
     })?;
     context.meta.replica.with(|inner| inner.phase.loaded());
     context.meta.started(raft.clone());
+    tokio::spawn(raft.clone().stand_early(|| true));
     tokio::spawn(follow_meta(Arc::clone(context), raft.clone()));
     Ok(raft)
 }

@@ -33,6 +33,12 @@ pub(crate) enum GroupKind {
 /// 64 MiB of them, as a frame is at most 256 KiB or one larger message.
 const LOG_ENTRIES_TO_KEEP: u64 = 256;
 
+/// After a start of all nodes nobody has a leader. The members ask for votes one after the other, so long apart, rather
+/// than each after an election timeout.
+const EARLY_TURN: Duration = Duration::from_millis(120);
+/// By then election timeouts have begun to pass.
+const EARLY_ROUNDS: u32 = 3;
+
 fn config(kind: GroupKind, group: GroupId, log_entries_to_keep: u64) -> openraft::Config {
     // heartbeat + heartbeat_min_interval + heartbeat·13/64 must stay below election_timeout_min:
     // meta 200+100+41 < 700, stream 400+300+82 < 1000.
@@ -196,6 +202,27 @@ impl RaftGroup {
     /// Whether this member may ask for votes. It grants them, and follows, in any case.
     pub(crate) fn stand_for_election(&self, may: bool) {
         self.raft.runtime_config().elect(may);
+    }
+
+    /// Asks for votes in this member's turn for as long as no leader was heard since the start and it `may`; who has the
+    /// first turn differs from group to group. A pre-vote: where there is a leader, or a member knows more, nothing
+    /// comes of it.
+    pub(crate) async fn stand_early(self, may: impl Fn() -> bool + Send) {
+        let voters: Vec<u64> = self.raft.metrics().borrow_watched().membership_config.membership().voter_ids().collect();
+        let (Some(place), Ok(count)) = (voters.iter().position(|id| *id == self.raft_id), u32::try_from(voters.len()))
+        else {
+            return;
+        };
+        let turn = (place as u64 + self.group.get()) % u64::from(count.max(1));
+        let mut wait = EARLY_TURN * (1 + u32::try_from(turn).unwrap_or(0));
+        for _ in 0..EARLY_ROUNDS {
+            tokio::time::sleep(wait).await;
+            let led = self.state().role == Role::Leader || self.told.is_recent(EARLY_TURN * EARLY_ROUNDS * count);
+            if led || !may() || self.raft.trigger().elect(true).await.is_err() {
+                return;
+            }
+            wait = EARLY_TURN * count;
+        }
     }
 
     pub(crate) async fn is_initialized(&self) -> bool {

@@ -222,6 +222,8 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
         replica.lock().phase.loaded();
         raft.stand_for_election(!replica.sits_out());
         replica.set_raft(raft.clone());
+        let asks = Arc::clone(replica);
+        tokio::spawn(raft.clone().stand_early(move || !asks.sits_out() && asks.lock().failed.is_none()));
         if !entry.replaced {
             tokio::spawn(Arc::clone(replica).found(raft.clone(), voters.clone(), first));
         }
