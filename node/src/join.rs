@@ -79,6 +79,7 @@ async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
         net: context.net.clone(),
         receiver: context.receiver.clone(),
         staging: context.config.store_dir.join("meta.incoming"),
+        own_files: None,
     })
     .await
     .with_context(|| {

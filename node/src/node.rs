@@ -665,7 +665,11 @@ async fn tick(context: Arc<Context>) {
         }
         if count.is_multiple_of(10) {
             context.forwards.tick();
-            for pinned in context.wal.pinned_groups() {
+            let pinned_groups = context.wal.pinned_groups();
+            context
+                .net
+                .release_log(pinned_groups.iter().filter_map(|pinned| Some((pinned.group, pinned.release_index?))));
+            for pinned in pinned_groups {
                 if pinned.group == meta::GROUP {
                     context.meta.replica.checkpoint();
                 }

@@ -315,7 +315,7 @@ struct OneFile(Vec<u8>);
 
 impl Outgoing for OneFile {
     fn files(&self) -> Vec<FileEntry> {
-        vec![FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: self.0.len() as u64 }]
+        vec![FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: self.0.len() as u64, identity: None }]
     }
 
     fn read(&self, _file: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {

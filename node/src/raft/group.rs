@@ -29,8 +29,9 @@ pub(crate) enum GroupKind {
     Stream,
 }
 
-/// Log entries kept behind `persisted`, so that a follower that was briefly away catches up from the log: at most
-/// 64 MiB of them, as a frame is at most 256 KiB or one larger message.
+/// Log entries kept behind `persisted`, so that a follower that was briefly away catches up from the log: at most 64 MiB
+/// of them, as a frame is at most 256 KiB, unless single messages are larger. Who was away for longer gets the blocks
+/// that it does not have.
 const LOG_ENTRIES_TO_KEEP: u64 = 256;
 
 /// After a start of all nodes nobody has a leader. The members ask for votes one after the other, so long apart, rather
@@ -80,6 +81,8 @@ pub(crate) struct GroupParams {
     pub(crate) net: RaftNet,
     pub(crate) receiver: Receiver,
     pub(crate) staging: PathBuf,
+    /// Where the replica's own files are, if a snapshot may take over blocks of them.
+    pub(crate) own_files: Option<PathBuf>,
 }
 
 /// Why a member did not start. The data is left as it is.
@@ -167,7 +170,7 @@ pub(crate) struct RaftGroup {
 impl RaftGroup {
     /// Opens the member. Replays `(persisted, committed]` before it returns, if the committed index was saved.
     pub(crate) async fn start(params: GroupParams) -> Result<Self, StartError> {
-        let GroupParams { kind, group, raft_id, wal, sync, replica, net, receiver, staging } = params;
+        let GroupParams { kind, group, raft_id, wal, sync, replica, net, receiver, staging, own_files } = params;
         let net = Factory { net, group: group.get() };
         let closed = Arc::<AtomicBool>::default();
         let member = Arc::clone(&replica);
@@ -177,7 +180,7 @@ impl RaftGroup {
         let raft = open_raft(storage, net).await?;
         let told = Arc::<Told>::default();
         let opened_at = raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
-        let incoming = Incoming::new(staging);
+        let incoming = Incoming::new(staging, own_files);
         receiver.add(
             group.get(),
             Member { id: raft_id, raft: raft.clone(), replica: member, told: Arc::clone(&told), incoming },
@@ -208,7 +211,8 @@ impl RaftGroup {
     /// first turn differs from group to group. A pre-vote: where there is a leader, or a member knows more, nothing
     /// comes of it.
     pub(crate) async fn stand_early(self, may: impl Fn() -> bool + Send) {
-        let voters: Vec<u64> = self.raft.metrics().borrow_watched().membership_config.membership().voter_ids().collect();
+        let voters: Vec<u64> =
+            self.raft.metrics().borrow_watched().membership_config.membership().voter_ids().collect();
         let (Some(place), Ok(count)) = (voters.iter().position(|id| *id == self.raft_id), u32::try_from(voters.len()))
         else {
             return;

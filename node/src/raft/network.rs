@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
+use headwater_core::ids::{GroupId, LogIndex};
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -61,13 +62,28 @@ pub(crate) struct RaftNet {
     streams: Arc<Mutex<HashMap<u64, (NodeId, Results)>>>,
     heartbeats: Heartbeats,
     next_stream: Arc<AtomicU64>,
+    /// By group: entries up to here are not kept any longer for members that are slow to take them.
+    releases: Arc<Mutex<HashMap<u64, LogIndex>>>,
 }
 
 impl RaftNet {
     pub(crate) fn new(transport: Transport, directory: Arc<dyn Directory>) -> Self {
         // Stream ids start anywhere: what is still on its way for a stream of an earlier boot must match none of this one.
         let next_stream = Arc::new(AtomicU64::new(rand::random()));
-        Self { transport, directory, streams: Arc::default(), heartbeats: Heartbeats::default(), next_stream }
+        let (streams, heartbeats, releases) = (Arc::default(), Heartbeats::default(), Arc::default());
+        Self { transport, directory, streams, heartbeats, next_stream, releases }
+    }
+
+    /// The log is too long: in these groups it is not kept up to these entries for members that are slow to take them;
+    /// they get a snapshot instead. openraft does not purge what a replication stream is to send, and ends a stream only
+    /// at an error. A stream to a member that is away has an error at each try.
+    pub(crate) fn release_log(&self, groups: impl Iterator<Item = (GroupId, LogIndex)>) {
+        *self.releases.lock() = groups.map(|(group, upto)| (group.get(), upto)).collect();
+    }
+
+    /// Whether the group's log is kept for a member that has it up to `matched`.
+    fn keeps_log_for(&self, group: u64, matched: Option<LogIndex>) -> bool {
+        self.releases.lock().get(&group).is_none_or(|upto| matched >= Some(*upto))
     }
 
     /// An APPEND_RESULT frame arrived.
@@ -313,7 +329,7 @@ where
 
     // Requests go out on their own task, so that answers never wait for the next request.
     let sender_net = net.clone();
-    let (sent_tx, sent) = mpsc::channel::<()>(STREAM_WINDOW);
+    let (sent_tx, sent) = mpsc::channel::<bool>(STREAM_WINDOW);
     let sender = tokio::spawn(async move {
         let mut seq = 0_u64;
         while let Some(rpc) = input.next().await {
@@ -322,7 +338,8 @@ where
                 head.put_u64_le(n);
             }
             let parts = codec::append_request(head, &rpc);
-            if sender_net.transport.send(node, kind::APPEND, &parts).is_err() || sent_tx.send(()).await.is_err() {
+            let is_sent = sender_net.transport.send(node, kind::APPEND, &parts).is_ok();
+            if sent_tx.send(is_sent).await.is_err() || !is_sent {
                 break;
             }
             seq += 1;
@@ -353,10 +370,21 @@ where
 
     Box::pin(futures::stream::unfold(Some((session, results, sent, 0_u64)), |state| async move {
         let (session, mut results, mut sent, expect) = state?;
-        // Nothing sent and the input closed: openraft ended the stream.
-        sent.recv().await?;
+        // An error, and no end: an end has openraft take up the order that began the stream, which may be older than the
+        // last purge, and the entries that it wants then are gone.
+        if !sent.recv().await? {
+            return Some((Err(unreachable("there is no link").into()), None));
+        }
         let answer = tokio::time::timeout(STREAM_IDLE, results.recv()).await;
         match answer {
+            Ok(Some((seq, Ok(matched))))
+                if seq == expect
+                    && !session
+                        .net
+                        .keeps_log_for(session.group, matched.as_ref().map(|id| LogIndex::new(id.index()))) =>
+            {
+                Some((Err(unreachable("it is too slow for the log to be kept for it").into()), None))
+            }
             Ok(Some((seq, result))) if seq == expect => {
                 let next = result.is_ok().then_some((session, results, sent, expect + 1));
                 Some((Ok(result), next))

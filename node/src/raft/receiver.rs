@@ -69,13 +69,15 @@ impl Told {
 pub(super) struct Incoming {
     /// Folder that they are staged in.
     staging: std::path::PathBuf,
+    /// Folder of the replica that they replace, if its blocks may be used again.
+    own_files: Option<std::path::PathBuf>,
     newest: Mutex<CancellationToken>,
-    turn: tokio::sync::Mutex<()>,
+    turn: tokio::sync::Mutex<transfer::Received>,
 }
 
 impl Incoming {
-    pub(super) fn new(staging: std::path::PathBuf) -> Arc<Self> {
-        Arc::new(Self { staging, newest: Mutex::default(), turn: tokio::sync::Mutex::default() })
+    pub(super) fn new(staging: std::path::PathBuf, own_files: Option<std::path::PathBuf>) -> Arc<Self> {
+        Arc::new(Self { staging, own_files, newest: Mutex::default(), turn: tokio::sync::Mutex::default() })
     }
 }
 
@@ -267,11 +269,13 @@ impl Receiver {
         })?;
         let newest = CancellationToken::new();
         std::mem::replace(&mut *member.incoming.newest.lock(), newest.clone()).cancel();
-        let _turn = member.incoming.turn.lock().await;
-        let staged = tokio::select! {
+        let Incoming { staging, own_files, turn, .. } = &*member.incoming;
+        let mut received = turn.lock().await;
+        let received = transfer::receive(&mut socket, &header.files, staging.clone(), own_files.clone(), &mut received);
+        let (staged, moved) = tokio::select! {
             biased;
             () = newest.cancelled() => return Err(std::io::Error::other("a newer snapshot is on its way")),
-            staged = transfer::receive(&mut socket, &header.files, member.incoming.staging.clone()) => {
+            staged = received => {
                 staged.inspect_err(|error| {
                     if passes(error) {
                         member.replica.cannot_stage(error);
@@ -279,6 +283,8 @@ impl Receiver {
                 })?
             }
         };
+        let transfer::Moved { received, reused } = moved;
+        tracing::info!(group = header.group, received, reused, "snapshot came, in bytes");
         let (term, node, committed) = header.vote;
         let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
         let head = transfer::head_of(&header);

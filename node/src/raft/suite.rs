@@ -91,7 +91,7 @@ struct Pinned(Vec<u8>);
 
 impl Outgoing for Pinned {
     fn files(&self) -> Vec<FileEntry> {
-        vec![FileEntry { name: "checkpoint".to_owned(), bytes: self.0.len() as u64 }]
+        vec![FileEntry { name: "checkpoint".to_owned(), bytes: self.0.len() as u64, identity: None }]
     }
 
     fn read(&self, _file: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -346,6 +346,7 @@ fn start(found: &Found, until: u64) -> Result<(Vec<u64>, GroupState, LogIndex), 
             net: RaftNet::new(transport.clone(), Arc::new(Alone)),
             receiver: Receiver::new(transport),
             staging: PathBuf::from("/staging"),
+            own_files: None,
         })
         .await?;
         // The first entry of the member's own term proves what is committed: nothing before that counts as known.

@@ -208,6 +208,7 @@ async fn supervise(replica: &Arc<StreamReplica>, entry: &StreamEntry) {
             net: context.net.clone(),
             receiver: context.receiver.clone(),
             staging: super::folders::incoming(&replica.dir),
+            own_files: Some(replica.dir.clone()),
         })
         .await;
         let raft = match started {

@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use headwater_storage::blocks::block_identity;
 use headwater_storage::checkpoint::{CHECKPOINT_FILE, Checkpoint};
-use headwater_storage::disk::{Disk, DiskFile, read_exact_at};
+use headwater_storage::disk::{Disk, DiskFile, read_exact_at, read_file};
 
 use crate::raft::SnapshotHead;
 use crate::raft::transfer::{FileEntry, Outgoing};
@@ -36,15 +37,16 @@ impl PinnedFiles {
 
     fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<(SnapshotHead, Self)> {
         let path = dir.join(CHECKPOINT_FILE);
-        let bytes = headwater_storage::disk::read_file(&**disk, &path)?;
+        let bytes = read_file(&**disk, &path)?;
         let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;
         let mut files = Vec::with_capacity(checkpoint.blocks.len() + 1);
         for block in &checkpoint.blocks {
             let name = block.block.file_name();
             let file = disk.open_read(&dir.join(&name))?;
-            files.push((FileEntry { name, bytes: block.valid_bytes }, Source::File(file)));
+            let identity = block_identity(&**disk, &dir.join(&name));
+            files.push((FileEntry { name, bytes: block.valid_bytes, identity }, Source::File(file)));
         }
-        let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64 };
+        let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64, identity: None };
         files.push((entry, Source::Memory(bytes)));
         let members = serde_json::from_slice(&checkpoint.state.membership)?;
         Ok((SnapshotHead { at: checkpoint.state.applied, members }, Self(files)))

@@ -10,6 +10,7 @@ use headwater_core::stream::{Command, Expire};
 use super::leading::ExpiryFacts;
 use super::replica::StreamReplica;
 use crate::node::Context;
+use crate::raft::GroupState;
 
 /// Messages that one expiry entry removes at most.
 const EXPIRE_COUNT_MAX: u32 = 10_000;
@@ -17,7 +18,12 @@ const EXPIRE_COUNT_MAX: u32 = 10_000;
 impl StreamReplica {
     /// Runs about ten times a second for every replica; cheap when there is nothing to do.
     pub(crate) fn tick(self: &Arc<Self>) {
-        self.observe_phase();
+        let raft = self.raft_state();
+        // Raft tells of a change of its leader, but not that one is heard again, or is heard no more.
+        if raft.as_ref().is_some_and(|now| now.leader.map(|id| self.context.node_of(id)) != self.followed_leader()) {
+            self.wake.notify_one();
+        }
+        self.observe_phase(raft);
         self.expire_if_due();
         self.drop_unheard_requests();
         let mut inner = self.lock();
@@ -28,8 +34,7 @@ impl StreamReplica {
         }
     }
 
-    fn observe_phase(self: &Arc<Self>) {
-        let raft = self.raft_state();
+    fn observe_phase(self: &Arc<Self>, raft: Option<GroupState>) {
         let mut inner = self.lock();
         let applied = inner.state.applied().index;
         let progress = Progress {

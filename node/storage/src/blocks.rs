@@ -32,6 +32,8 @@ mod remove;
 #[cfg(test)]
 mod tests;
 
+pub use format::INDEX_EXTENSION;
+pub use index::block_identity;
 pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier, OpenBlock, passes};
 pub(crate) use open::frame_at;
 pub use open::{BlockScan, ReplayFrame, TornBlock};

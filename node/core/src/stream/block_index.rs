@@ -175,6 +175,13 @@ impl BlockIndex {
         (self.stream, self.block)
     }
 
+    /// What tells a block from one with other frames, whose places and checksums are all in the index: its length and its
+    /// own checksum. `tail` is the end of what was [encoded](Self::encode), `len` its length. `None` if that is too short.
+    pub fn identity(tail: &[u8], len: u64) -> Option<u64> {
+        let crc = tail.last_chunk::<4>()?;
+        Some(u64::from(u32::from_le_bytes(*crc)) << 32 | (len & u64::from(u32::MAX)))
+    }
+
     /// As stored: `docs/formats/block-index.md`.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();

@@ -38,9 +38,12 @@ pub(crate) fn path(blocks: &Path, block: BlockNumber) -> PathBuf {
     blocks.join(format!("{:010}.blk", block.get()))
 }
 
+/// Of the file that is the index of a block, beside it.
+pub const INDEX_EXTENSION: &str = "idx";
+
 /// Name of the index of a block that takes no more frames.
 pub(crate) fn index_path(blocks: &Path, block: BlockNumber) -> PathBuf {
-    blocks.join(format!("{:010}.idx", block.get()))
+    blocks.join(format!("{:010}.{INDEX_EXTENSION}", block.get()))
 }
 
 /// Reads a file name; `None` for a file that is not ours.

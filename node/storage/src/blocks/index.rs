@@ -8,7 +8,7 @@ use bytes::Bytes;
 use headwater_core::ids::StreamId;
 use headwater_core::stream::BlockIndex;
 
-use super::format::{HEADER_PAGE, check_header, index_path, path};
+use super::format::{HEADER_PAGE, INDEX_EXTENSION, check_header, index_path, path};
 use crate::checkpoint::BlockExtent;
 use crate::disk::{Disk, read_exact_at, read_file};
 
@@ -34,6 +34,17 @@ pub(super) fn build(disk: &dyn Disk, blocks_dir: &Path, stream: StreamId, extent
     read_exact_at(file.as_ref(), HEADER_PAGE, &mut bytes)?;
     let index = BlockIndex::of_frames(stream, extent.block.get(), HEADER_PAGE as u32, &Bytes::from(bytes));
     index.map_or(Ok(()), |index| write(disk, blocks_dir, extent, &index))
+}
+
+/// What says what is in the block file `path`, if it takes no more frames and has its index beside it; see
+/// [`BlockIndex::identity`]. Reads a few bytes.
+#[must_use]
+pub fn block_identity(disk: &dyn Disk, path: &Path) -> Option<u64> {
+    let file = disk.open_read(&path.with_extension(INDEX_EXTENSION)).ok()?;
+    let len = file.len().ok()?;
+    let mut tail = [0; 4];
+    read_exact_at(file.as_ref(), len.checked_sub(4)?, &mut tail).ok()?;
+    BlockIndex::identity(&tail, len)
 }
 
 /// The index of a block whose file is there, has its header and is as long as the checkpoint says.
