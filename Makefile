@@ -7,7 +7,7 @@ CARGO ?= cargo
 TOOLS_PATH = $(shell tests/tools/install path)
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help demo test check sim bench bench-quick fix generate tools
+.PHONY: help demo test check sim bench bench-quick restart fix generate tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -38,6 +38,13 @@ bench-quick: ## the same in under 3 minutes
 	@tests/tools/install nats
 	@$(CARGO) build --release --locked -q -p headwater
 	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/bench.py --quick --headwater $${CARGO_TARGET_DIR:-target}/release/headwater
+
+GB ?= 1,4,10
+SIZE ?= 1024
+restart: ## how long three nodes take to serve again with GB=1,4,10 stored in messages of SIZE=1024; needs 3x that on disk
+	@tests/tools/install nats
+	@$(CARGO) build --release --locked -q -p headwater
+	@PATH="$(TOOLS_PATH):$$PATH" python3 tests/bench/restart.py --gigabytes $(GB) --size $(SIZE) --headwater $${CARGO_TARGET_DIR:-target}/release/headwater
 
 fix: ## format and apply what clippy can mend
 	@$(CARGO) fmt --all
