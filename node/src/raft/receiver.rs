@@ -90,6 +90,15 @@ fn told_commit(request: &AppendEntriesRequest<TypeConfig>) -> u64 {
     }
 }
 
+/// Whether the member's log goes on from where a snapshot of this leader ends; it then knows that so much is committed.
+/// A leader that lost answers does not know how far a follower is, and installing what it is beyond would set openraft's
+/// marks of it back.
+pub(super) async fn has_up_to(raft: &Raft, vote: Vote, at: LogPos) -> bool {
+    let at = Some(to_log_id(at));
+    let request = AppendEntriesRequest { vote, prev_log_id: at, entries: Vec::new(), leader_commit: at };
+    matches!(raft.append_entries(request).await, Ok(AppendEntriesResponse::Success))
+}
+
 type Request = (u64, AppendEntriesRequest<TypeConfig>);
 
 /// One replication stream: the member it is for, and the way to it.
@@ -269,8 +278,20 @@ impl Receiver {
         })?;
         let newest = CancellationToken::new();
         std::mem::replace(&mut *member.incoming.newest.lock(), newest.clone()).cancel();
+        let (term, node, committed) = header.vote;
+        let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
+        let head = transfer::head_of(&header);
+        let answer = |vote: &Vote| {
+            let mut out = BytesMut::new();
+            codec::put_vote(&mut out, vote);
+            out
+        };
         let Incoming { staging, own_files, turn, .. } = &*member.incoming;
         let mut received = turn.lock().await;
+        if has_up_to(&member.raft, vote, head.at).await {
+            transfer::want_nothing(&mut socket).await?;
+            return socket.write_all(&answer(&vote)).await;
+        }
         let received = transfer::receive(&mut socket, &header.files, staging.clone(), own_files.clone(), &mut received);
         let (staged, moved) = tokio::select! {
             biased;
@@ -285,17 +306,16 @@ impl Receiver {
         };
         let transfer::Moved { received, reused } = moved;
         tracing::info!(group = header.group, received, reused, "snapshot came, in bytes");
-        let (term, node, committed) = header.vote;
-        let vote = if committed { Vote::new_committed(term, node) } else { Vote::new(term, node) };
-        let head = transfer::head_of(&header);
+        // Appends that were on their way longer may have come meanwhile.
+        if has_up_to(&member.raft, vote, head.at).await {
+            return socket.write_all(&answer(&vote)).await;
+        }
         let snapshot = openraft::storage::Snapshot {
             meta: SnapshotMeta { last_log_id: Some(to_log_id(head.at)), last_membership: to_stored(&head.members) },
             snapshot: super::machine::SnapshotBody::Staged(staged),
         };
-        let answer = member.raft.install_full_snapshot(vote, snapshot).await.map_err(std::io::Error::other)?;
-        let mut out = BytesMut::new();
-        codec::put_vote(&mut out, &answer.vote);
-        socket.write_all(&out).await
+        let installed = member.raft.install_full_snapshot(vote, snapshot).await.map_err(std::io::Error::other)?;
+        socket.write_all(&answer(&installed.vote)).await
     }
 }
 

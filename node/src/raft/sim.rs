@@ -14,8 +14,11 @@ mod runtime;
 mod watch;
 mod world;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io::Write as _;
+use std::panic;
+use std::sync::Once;
 
 use futures::FutureExt;
 use openraft::RaftTypeConfig;
@@ -56,7 +59,30 @@ impl Rng {
     }
 }
 
+thread_local! {
+    /// Panics of this thread, where a whole cluster runs: a task that panicked is dropped and missed by nobody.
+    static PANICS: Cell<u32> = const { Cell::new(0) };
+}
+
+fn count_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANICS.set(PANICS.get() + 1);
+            before(info);
+        }));
+    });
+}
+
 fn run(seed: u64) -> Result<world::Report, String> {
+    count_panics();
+    let before = PANICS.get();
+    let report = run_cluster(seed)?;
+    if PANICS.get() > before { Err("a task panicked".to_owned()) } else { Ok(report) }
+}
+
+fn run_cluster(seed: u64) -> Result<world::Report, String> {
     let whole = async {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.map_err(|e| e.to_string())?.block_on(Runtime::scope(seed, world::run(seed)))

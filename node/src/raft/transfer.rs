@@ -121,6 +121,17 @@ fn checked(name: &str) -> io::Result<&Path> {
     if plain && !name.is_empty() { Ok(path) } else { Err(io::Error::other(format!("snapshot file name {name:?}"))) }
 }
 
+/// Tells the sender that nothing is missing.
+pub(super) async fn want_nothing(socket: &mut TcpStream) -> io::Result<()> {
+    want(socket, &Wanted::default()).await
+}
+
+async fn want(socket: &mut TcpStream, wanted: &Wanted) -> io::Result<()> {
+    let answer = serde_json::to_vec(wanted)?;
+    in_time(CHUNK_PATIENCE, socket.write_u32_le(u32::try_from(answer.len()).map_err(io::Error::other)?)).await?;
+    in_time(CHUNK_PATIENCE, socket.write_all(&answer)).await
+}
+
 /// What transfers to one replica have brought so far in this boot.
 #[derive(Debug, Default)]
 pub(super) struct Received {
@@ -158,9 +169,7 @@ pub(super) async fn receive(
     let missing = |(_, file): &(usize, &FileEntry)| !received.kept.contains(file);
     let wanted = Wanted { files: files.iter().enumerate().filter(missing).map(|(index, _)| index).collect() };
     let mut moved = Moved { received: 0, reused: received.kept.iter().map(|file| file.bytes).sum() };
-    let answer = serde_json::to_vec(&wanted)?;
-    in_time(CHUNK_PATIENCE, socket.write_u32_le(u32::try_from(answer.len()).map_err(io::Error::other)?)).await?;
-    in_time(CHUNK_PATIENCE, socket.write_all(&answer)).await?;
+    want(socket, &wanted).await?;
     for index in wanted.files {
         let file = &files[index];
         let path = dir.join(&file.name);

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use super::{Rng, spawn};
 use crate::raft::machine::SnapshotBody;
+use crate::raft::receiver::has_up_to;
 use crate::raft::transfer::Staged;
 use crate::raft::types::*;
 
@@ -339,7 +340,14 @@ impl RaftNetworkV2<TypeConfig> for Client {
         let SnapshotBody::Pinned(pinned) = snapshot.snapshot else {
             return Err(lost_to("a staged snapshot is not sent").into());
         };
+        let at = snapshot.meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| lost_to("a snapshot of nothing"))?;
         let _turn = port.turn.lock().await;
+        // As the receiver of the node does.
+        self.net.hop(self.from, to).await?;
+        if has_up_to(&port.raft, vote, at).await {
+            self.net.hop(to, self.from).await?;
+            return Ok(SnapshotResponse::new(vote));
+        }
         let unwritten = |e: io::Error| lost_to(&e.to_string());
         port.disk.remove_dir_all(&port.staging).map_err(unwritten)?;
         port.disk.create_dir_all(&port.staging).map_err(unwritten)?;
@@ -354,6 +362,10 @@ impl RaftNetworkV2<TypeConfig> for Client {
             publish(&*port.disk, &path, &bytes).map_err(unwritten)?;
         }
         self.net.hop(self.from, to).await?;
+        if has_up_to(&port.raft, vote, at).await {
+            self.net.hop(to, self.from).await?;
+            return Ok(SnapshotResponse::new(vote));
+        }
         let body = SnapshotBody::Staged(Staged { dir: port.staging.clone() });
         let staged = Snapshot { meta: snapshot.meta, snapshot: body };
         let answer = port.raft.install_full_snapshot(vote, staged).await.map_err(|e| lost_to(&e.to_string()))?;
