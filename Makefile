@@ -7,7 +7,7 @@ CARGO ?= cargo
 TOOLS_PATH = $(shell tests/tools/install path)
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help demo test check sim bench bench-quick restart fix generate tools
+.PHONY: help demo test check sim soak bench bench-quick restart fix generate tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -28,6 +28,13 @@ SEEDS ?= 1000
 FIRST ?= 1
 sim: ## a simulated cluster under faults: SEEDS=n runs from FIRST=s on; a failure names its seed
 	@HEADWATER_SIM_SEEDS=$(SEEDS) HEADWATER_SIM_FIRST=$(FIRST) $(CARGO) test --locked -p headwater raft::sim -- --nocapture
+
+CYCLES ?= 500
+SEED ?= 1
+soak: ## CYCLES=500 kills and power cuts of real nodes under load, audited; needs root, about 5 s each
+	@$(CARGO) build --locked -q -p headwater
+	@HEADWATER_BIN=$${CARGO_TARGET_DIR:-target}/debug/headwater HEADWATER_SOAK_CYCLES=$(CYCLES) HEADWATER_SOAK_SEED=$(SEED) \
+	  $(CARGO) test --locked -q -p headwater-cluster-tests --test cluster -- --nocapture soak
 
 bench: ## side by side with nats-server on this machine, about 4 minutes after the build
 	@tests/tools/install nats

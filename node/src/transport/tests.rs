@@ -191,7 +191,7 @@ async fn requests_end_in_an_answer_an_error_or_a_timeout() {
 #[tokio::test]
 async fn large_frames_pass_whole_and_longer_ones_are_refused() {
     let (one, two) = pair().await;
-    let mut body = vec![0; 24 << 20];
+    let mut body = vec![0; 6 << 20];
     rand::rng().fill_bytes(&mut body);
     let body = Bytes::from(body);
     let answer = one.transport.request(2, 1, std::slice::from_ref(&body), PATIENCE).await.unwrap();

@@ -138,10 +138,14 @@ impl Node {
         Ok(kill_process(pid, signal)?)
     }
 
+    /// Its log, over all its starts.
+    pub fn log_text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
-        let log = fs::read(self.log()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
+        let text = self.log_text();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(25)..].join("\n")
     }

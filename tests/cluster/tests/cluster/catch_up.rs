@@ -67,7 +67,7 @@ fn b51_b30_log_is_bounded_and_only_the_missing_part_is_copied() {
         cluster.restart(away)?;
         cluster.wait_recovered(away, COPIED).await?;
         cluster.wait_replicas("AWAY").await?;
-        let log = std::fs::read_to_string(cluster.nodes()[away].log())?;
+        let log = cluster.nodes()[away].log_text();
         let (received, reused) = last_snapshot(&log).context("it caught up without a snapshot")?;
         ensure!(reused >= 120 << 20, "{reused} bytes were there, {received} were sent");
         ensure!(received < (MEANWHILE * SIZE + (70 << 20)) as u64, "{received} bytes were sent, {reused} were there");

@@ -17,6 +17,7 @@ mod membership;
 mod power;
 mod rejoin;
 mod sequences;
+mod soak;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -43,7 +44,7 @@ fn run_on(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut cluster = start.await.unwrap_or_else(|error| panic!("{error:#}"));
-        let hangs = HANGS * power::rounds();
+        let hangs = HANGS * (power::rounds() + soak::rounds());
         let ended = tokio::time::timeout(hangs, test(&mut cluster)).await;
         if let Err(error) = ended.unwrap_or_else(|_| Err(anyhow::anyhow!("still under way after {hangs:?}"))) {
             let logs: Vec<_> = cluster
