@@ -17,6 +17,8 @@ pub struct PowerDisk {
     image: PathBuf,
     device: String,
     copies: u32,
+    /// What the copy takes the place of, while it is still mounted.
+    replaced: Option<PathBuf>,
 }
 
 fn run(command: &mut Command) -> anyhow::Result<String> {
@@ -51,7 +53,7 @@ impl PowerDisk {
         std::fs::File::create(&image)?.set_len(bytes)?;
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
         let device = attach(&image, dir)?;
-        Ok(PowerDisk { dir: dir.to_owned(), image, device, copies: 0 })
+        Ok(PowerDisk { dir: dir.to_owned(), image, device, copies: 0, replaced: None })
     }
 
     /// Copies the image as it is. Whoever writes to the file system must have been stopped.
@@ -59,7 +61,7 @@ impl PowerDisk {
         self.copies += 1;
         let copy = self.image.with_extension(format!("img{}", self.copies));
         run(Command::new("cp").arg("--sparse=always").arg(&self.image).arg(&copy))?;
-        self.image = copy;
+        self.replaced = Some(std::mem::replace(&mut self.image, copy));
         Ok(())
     }
 
@@ -70,6 +72,9 @@ impl PowerDisk {
         let device = attach(&self.image, &self.dir)?;
         let before = std::mem::replace(&mut self.device, device);
         run(Command::new("losetup").args(["--detach", &before]))?;
+        if let Some(replaced) = self.replaced.take() {
+            std::fs::remove_file(replaced)?;
+        }
         Ok(())
     }
 }

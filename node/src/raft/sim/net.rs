@@ -20,6 +20,7 @@ use openraft::raft::{
 };
 use openraft::storage::Snapshot;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::{Rng, spawn};
 use crate::raft::machine::SnapshotBody;
@@ -341,7 +342,7 @@ impl RaftNetworkV2<TypeConfig> for Client {
             return Err(lost_to("a staged snapshot is not sent").into());
         };
         let at = snapshot.meta.last_log_id.as_ref().map(from_log_id).ok_or_else(|| lost_to("a snapshot of nothing"))?;
-        let _turn = port.turn.lock().await;
+        let turn = Arc::clone(&port.turn).lock_owned().await;
         // As the receiver of the node does.
         self.net.hop(self.from, to).await?;
         if has_up_to(&port.raft, vote, at).await {
@@ -368,7 +369,16 @@ impl RaftNetworkV2<TypeConfig> for Client {
         }
         let body = SnapshotBody::Staged(Staged { dir: port.staging.clone() });
         let staged = Snapshot { meta: snapshot.meta, snapshot: body };
-        let answer = port.raft.install_full_snapshot(vote, staged).await.map_err(|e| lost_to(&e.to_string()))?;
+        // It goes on where it is, whatever becomes of the sender; what is staged is its until it has ended.
+        let (tell, installed) = oneshot::channel();
+        let raft = port.raft.clone();
+        spawn(async move {
+            let answer = raft.install_full_snapshot(vote, staged).await.map_err(|e| e.to_string());
+            drop(turn);
+            // The sender may be gone.
+            let _gone = tell.send(answer);
+        });
+        let answer = installed.await.map_err(|e| lost_to(&e.to_string()))?.map_err(|e| lost_to(&e))?;
         self.net.hop(to, self.from).await?;
         Ok(answer)
     }
