@@ -97,6 +97,10 @@ pub fn next<'a>(buf: &'a [u8], limits: &Limits) -> Result<Step<'a>, WireError> {
     let Some(newline) = memchr(b'\n', buf) else {
         return incomplete_line(buf, limits);
     };
+    // Before anything else: a line must not be judged by how much of it one read brought.
+    if newline > limits.control_line_bytes_max + VERB_BYTES_MAX {
+        return Err(WireError::ControlLineTooLong);
+    }
     let line_end = newline + 1;
     let line = trim_cr(&buf[..newline]);
     // Publishes first, and matched in one step: they are nearly everything a busy connection sends.

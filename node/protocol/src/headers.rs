@@ -135,7 +135,7 @@ impl HeaderBuilder {
     /// Starts from an existing block, whose lines are kept as they are; a status line is dropped.
     pub fn from_block(block: &[u8]) -> Self {
         let mut bytes = VERSION_LINE.to_vec();
-        let lines = memchr(b'\n', block).and_then(|at| block.get(at + 1..)).unwrap_or_default();
+        let lines = line_end(block).and_then(|at| block.get(at + 2..)).unwrap_or_default();
         let lines = lines.strip_suffix(b"\r\n").unwrap_or(lines);
         bytes.extend_from_slice(lines);
         if !bytes.ends_with(b"\r\n") {
@@ -162,11 +162,15 @@ impl HeaderBuilder {
     /// Removes every line named `name`.
     pub fn remove(&mut self, name: &str) -> &mut Self {
         let mut kept = Vec::with_capacity(self.bytes.len());
-        for (index, line) in self.bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let mut rest = self.bytes.as_slice();
+        // A line ends with CR LF, as it does for whoever reads the block: a lone LF is part of a value.
+        while let Some(end) = line_end(rest) {
+            let (line, after) = rest.split_at(end + 2);
             let named = line.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b":"));
-            if index == 0 || !named {
+            if kept.is_empty() || !named {
                 kept.extend_from_slice(line);
             }
+            rest = after;
         }
         self.bytes = kept;
         self
@@ -222,6 +226,19 @@ mod tests {
         let mut builder = HeaderBuilder::new();
         builder.add("A", "b\r\nEvil: 1");
         assert_eq!(HeaderBlock(&builder.finish()).iter().count(), 1);
+    }
+
+    /// Found by fuzzing: reading and editing must agree on where a line ends.
+    #[test]
+    fn a_lone_line_feed_is_part_of_a_value_to_whoever_edits_the_block_too() {
+        let block: &[u8] = b"NATS/1.0 404\nA: 1\r\nB: 2\nEvil: 3\r\n\r\n";
+        let lines = |block: &[u8]| HeaderBlock(block).iter().map(|(name, _)| name.to_vec()).collect::<Vec<_>>();
+        assert_eq!(lines(block), [b"B"]);
+        let kept = HeaderBuilder::from_block(block).finish();
+        assert_eq!(lines(&kept), [b"B"]);
+        let mut builder = HeaderBuilder::from_block(block);
+        assert_eq!(builder.remove("Evil").clone().finish(), kept);
+        assert_eq!(builder.remove("B").clone().finish(), b"NATS/1.0\r\n\r\n");
     }
 
     #[test]

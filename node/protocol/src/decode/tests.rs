@@ -124,6 +124,17 @@ fn feed(stream: &[u8], cuts: &[usize]) -> (Vec<String>, Option<WireError>) {
 const CONVERSATION: &[u8] = b"CONNECT {\"verbose\":false}\r\nPING\r\nSUB _INBOX.x.> q 1\r\nPUB a.b r 5\r\nhe\r\nl\r\n\
 HPUB a 12 14\r\nNATS/1.0\r\n\r\nxy\r\nPONG\r\nUNSUB 1 7\r\n+OK\r\npub\ta 0\n\r\n";
 
+/// Found by fuzzing: a line without blanks was read when it came in one piece, and refused when it came in two.
+#[test]
+fn a_line_is_too_long_however_it_arrives() {
+    for verb in ["PING", "+OK", "PONG"] {
+        let line = format!("{verb}{}", "x".repeat(4096 + 11));
+        let wire = format!("{line}\r\n");
+        assert_eq!(one(wire.as_bytes()), Err(WireError::ControlLineTooLong), "{verb}");
+        assert_eq!(one(line.as_bytes()), Err(WireError::ControlLineTooLong), "{verb}");
+    }
+}
+
 #[test]
 fn splitting_at_every_byte_changes_nothing() {
     let (whole, error) = feed(CONVERSATION, &[]);
