@@ -27,10 +27,17 @@ macro_rules! id {
                 self.0
             }
 
-            /// The one after this.
+            /// The one after this. Decoders refuse what no counting leads to ([`Self::is_countable`]), so there always
+            /// is one.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0 + 1)
+            }
+
+            /// Whether counting may have led here, as a decoder must ask of a number that is counted on from: half of all
+            /// numbers last for 292 years at one a nanosecond.
+            pub const fn is_countable(self) -> bool {
+                self.0 <= u64::MAX / 2
             }
         }
 

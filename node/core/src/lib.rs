@@ -18,6 +18,7 @@ pub mod ids;
 pub mod interest;
 pub mod recovery;
 pub mod rejoin;
+mod runs;
 pub mod seq_set;
 pub mod stream;
 pub mod subject_index;

@@ -7,16 +7,20 @@
 //! pending:  seq − previous seq | cseq | delivered at | due − delivered at (zigzag) | deliveries
 //! ```
 
+use roaring::RoaringTreemap;
+
 use super::codec::{Malformed, Reader, put_bytes, put_u64};
 use super::op::{ConsumerId, SeqRun, UpdateConsumer, put_runs, read_runs};
 use super::set::ConsumerSet;
 use super::state::{ConsumerState, SequencePair};
 use super::window::{Pending, Window};
 use crate::ids::{ConsumerSeq, StreamSeq, Timestamp};
+use crate::runs;
 
 const VERSION: u8 = 1;
-/// Exhausted messages of one consumer that an image may name: a bound on what a damaged one can allocate.
-const EXHAUSTED_MAX: u64 = 1 << 26;
+/// Exhausted messages of one consumer that an image may name: a bound on what a damaged one can allocate, which is a
+/// few dozen bytes for each 65 536 of a run.
+pub(super) const EXHAUSTED_MAX: u64 = 1 << 32;
 
 impl ConsumerSet {
     /// Everything, in a form that [`Self::from_image`] reads. Equal sets have equal images.
@@ -72,7 +76,8 @@ fn put_consumer(out: &mut Vec<u8>, state: &ConsumerState) {
     put_u64(out, delivered.stream.get());
     put_u64(out, last_delivered_at.map_or(0, Timestamp::get));
     put_u64(out, last_per_subject_through.map_or(0, |through| through.get().saturating_add(1)));
-    put_runs(out, &SeqRun::collect(exhausted.iter().copied()));
+    let exhausted = runs::of(exhausted).into_iter().map(|(first, len)| SeqRun { seq: StreamSeq::new(first), len });
+    put_runs(out, &exhausted.collect::<Vec<_>>());
     put_u64(out, pending.len() as u64);
     let mut before = 0;
     for entry in pending.iter() {
@@ -95,6 +100,9 @@ fn read_consumer(from: &mut Reader<'_>) -> Result<ConsumerState, Malformed> {
         consumer: ConsumerSeq::new(from.u64("delivered consumer seq")?),
         stream: StreamSeq::new(from.u64("delivered stream seq")?),
     };
+    if delivered.consumer.get() == u64::MAX || delivered.stream.get() == u64::MAX {
+        return Err(from.fail("delivered"));
+    }
     let last_delivered_at = Some(from.u64("last delivery")?).filter(|at| *at > 0).map(Timestamp::new);
     let last_per_subject_through = from.u64("last per subject")?.checked_sub(1).map(StreamSeq::new);
     let exhausted_runs = read_runs(from)?;
@@ -104,7 +112,10 @@ fn read_consumer(from: &mut Reader<'_>) -> Result<ConsumerState, Malformed> {
     if too_high || exhausted_count > EXHAUSTED_MAX {
         return Err(from.fail("exhausted"));
     }
-    let exhausted = exhausted_runs.into_iter().flat_map(SeqRun::iter).collect();
+    let mut exhausted = RoaringTreemap::new();
+    for run in exhausted_runs {
+        exhausted.insert_range(run.seq.get()..run.seq.get() + run.len);
+    }
     Ok(ConsumerState {
         config,
         config_json,
@@ -112,18 +123,22 @@ fn read_consumer(from: &mut Reader<'_>) -> Result<ConsumerState, Malformed> {
         delivered,
         last_delivered_at,
         last_per_subject_through,
-        pending: read_pending(from)?,
+        pending: read_pending(from, delivered)?,
         exhausted,
     })
 }
 
-fn read_pending(from: &mut Reader<'_>) -> Result<Window, Malformed> {
+fn read_pending(from: &mut Reader<'_>, delivered: SequencePair) -> Result<Window, Malformed> {
     let mut pending = Window::default();
     let mut before = 0u64;
     for _ in 0..from.count("pending count", 5)? {
         let step = from.u64("pending seq")?;
         before = before.checked_add(step).filter(|_| step > 0).ok_or_else(|| from.fail("pending seq"))?;
         let cseq = ConsumerSeq::new(from.u64("pending consumer seq")?);
+        // What is pending was delivered; floors and counts rely on it.
+        if before > delivered.stream.get() || cseq > delivered.consumer {
+            return Err(from.fail("pending beyond what was delivered"));
+        }
         let delivered_at = from.u64("pending time")?;
         let coded = from.u64("pending due")?;
         let wait = (coded >> 1) ^ (coded & 1).wrapping_neg();

@@ -1,6 +1,6 @@
 //! The replicated state of one consumer.
 
-use std::collections::BTreeSet;
+use roaring::RoaringTreemap;
 
 use super::config::{AckPolicy, ConsumerConfig};
 use super::op::{CreateConsumer, DeliveredRun, SeqRun, StartAt};
@@ -34,7 +34,7 @@ pub struct ConsumerState {
     pub(super) last_per_subject_through: Option<StreamSeq>,
     pub(super) pending: Window,
     /// Messages that reached `max_deliver`: not delivered again, but kept by the stream's retention.
-    pub(super) exhausted: BTreeSet<StreamSeq>,
+    pub(super) exhausted: RoaringTreemap,
 }
 
 impl ConsumerState {
@@ -54,7 +54,7 @@ impl ConsumerState {
             last_delivered_at: None,
             last_per_subject_through,
             pending: Window::default(),
-            exhausted: BTreeSet::new(),
+            exhausted: RoaringTreemap::new(),
         }
     }
 
@@ -116,12 +116,12 @@ impl ConsumerState {
 
     /// Messages that were delivered more than once and are not settled, exhausted ones included.
     pub fn redelivered_count(&self) -> usize {
-        self.pending.redelivered() + self.exhausted.len()
+        self.pending.redelivered() + usize::try_from(self.exhausted.len()).unwrap_or(usize::MAX)
     }
 
     /// Whether the message reached `max_deliver` and was not settled after that.
     pub fn is_exhausted(&self, seq: StreamSeq) -> bool {
-        self.exhausted.contains(&seq)
+        self.exhausted.contains(seq.get())
     }
 
     /// Whether a stream that keeps messages for its consumers must keep this one for this consumer.
@@ -129,7 +129,7 @@ impl ConsumerState {
         if seq > self.delivered.stream {
             return self.config.filters.matches(subject);
         }
-        self.pending.get(seq).is_some() || self.exhausted.contains(&seq)
+        self.pending.get(seq).is_some() || self.exhausted.contains(seq.get())
     }
 
     pub(super) fn set_config(&mut self, config: ConsumerConfig, config_json: String) {
@@ -238,7 +238,7 @@ impl ConsumerState {
         let exhausted = &mut self.exhausted;
         for (run, last) in bounded(runs) {
             self.pending.remove_range(run.seq, last, |entry| {
-                exhausted.insert(entry.seq);
+                exhausted.insert(entry.seq.get());
             });
         }
     }
@@ -297,12 +297,13 @@ fn bounded(runs: &[SeqRun]) -> impl Iterator<Item = (SeqRun, StreamSeq)> {
     })
 }
 
-fn take_range(set: &mut BTreeSet<StreamSeq>, first: StreamSeq, last: StreamSeq, mut taken: impl FnMut(StreamSeq)) {
+fn take_range(set: &mut RoaringTreemap, first: StreamSeq, last: StreamSeq, taken: impl FnMut(StreamSeq)) {
+    let (first, last) = (first.get(), last.get());
     if first > last {
         return;
     }
-    while let Some(seq) = set.range(first..=last).next().copied() {
-        set.remove(&seq);
-        taken(seq);
-    }
+    let mut found = set.iter();
+    found.advance_to(first);
+    found.take_while(|seq| *seq <= last).map(StreamSeq::new).for_each(taken);
+    set.remove_range(first..=last);
 }

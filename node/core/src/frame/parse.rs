@@ -45,6 +45,9 @@ pub enum FrameError {
         /// CRC of the bytes.
         found: u32,
     },
+    /// No counting leads to such a sequence or ordinal.
+    #[error("the frame states a sequence or ordinal that no stream reaches")]
+    Numbers,
     /// A record is shorter than its header.
     #[error("a record is cut short")]
     RecordTruncated,
@@ -101,12 +104,17 @@ pub(super) fn header(bytes: &[u8]) -> Result<FrameHeader, FrameError> {
     if (table as usize) < HEADER_LEN || table_len != u64::from(count) * 4 {
         return Err(FrameError::Table);
     }
+    let (ordinal, base_seq) = (Ordinal::new(u64_at(bytes, 32)), StreamSeq::new(u64_at(bytes, 40)));
+    // Counting goes on from both.
+    if !ordinal.is_countable() || !base_seq.is_countable() {
+        return Err(FrameError::Numbers);
+    }
     Ok(FrameHeader {
         kind,
         stream: StreamId::new(u64_at(bytes, 16)),
         term: Term::new(u64_at(bytes, 24)),
-        ordinal: Ordinal::new(u64_at(bytes, 32)),
-        base_seq: StreamSeq::new(u64_at(bytes, 40)),
+        ordinal,
+        base_seq,
         base_ts: Timestamp::new(u64_at(bytes, 48)),
         count,
         len: len as u32,

@@ -121,6 +121,24 @@ fn every_flipped_bit_is_noticed() {
     }
 }
 
+/// Found by fuzzing: counting goes on from a frame's numbers.
+#[test]
+fn numbers_that_no_counting_leads_to_are_refused() {
+    let frame = |ordinal: u64, base_seq: u64| {
+        let (stream, term) = (StreamId::new(7), Term::new(1));
+        let (ordinal, base_seq) = (Ordinal::new(ordinal), StreamSeq::new(base_seq));
+        let mut frame = FrameBuilder::new(FrameKind::Messages, stream, term, ordinal, base_seq, Timestamp::ZERO);
+        frame.push_message(Timestamp::ZERO, b"a", b"", b"", RecordFlags::NONE).unwrap();
+        Frame::parse(frame.finish()).map(|frame| frame.record(0).seq)
+    };
+    let most = u64::MAX / 2;
+    assert_eq!(frame(most, most), Ok(StreamSeq::new(most)));
+    for beyond in [most + 1, u64::MAX] {
+        assert_eq!(frame(beyond, 1), Err(FrameError::Numbers));
+        assert_eq!(frame(1, beyond), Err(FrameError::Numbers));
+    }
+}
+
 #[test]
 fn a_scan_tells_torn_from_corrupt() {
     let mut bytes = sample().to_vec();

@@ -29,6 +29,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::durability::DurabilityState;
 use crate::frame::{Frame, FrameKind, RecordFlags};
 use crate::ids::{Generation, LogPosition, Ordinal, StreamId, StreamSeq, Term, Timestamp};
+use crate::runs;
 use crate::subject_index::SubjectIndex;
 
 /// The version written today.
@@ -38,6 +39,11 @@ const MAGIC: &[u8; 4] = b"HWST";
 /// Ids of removed messages that an image keeps at most, the newest. Their blocks may be gone, and without
 /// them a publisher's retry after a restart could be stored twice; 65 536 ids are a few MiB.
 const REMOVED_IDS_MAX: usize = 65_536;
+
+/// Removed messages between the first and the last that an image may name: a bound on what a damaged one can allocate,
+/// which is a few dozen bytes for each 65 536 of a run, in memory as here. A stream that overwrites 10 000 messages a
+/// second behind one that stays gets there in 3 years.
+const DELETED_MAX: u64 = 1 << 40;
 
 /// A rebuilt state that is not the one its image describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +158,7 @@ impl StreamState {
             1 => Some(read.bytes()?.into()),
             _ => return Err(DecodeError::Unknown("state image: last message id")),
         };
-        let deleted = read_runs(&mut read)?;
+        let deleted = read_runs(&mut read, head.first_seq, head.last_seq)?;
         let mut ids = Vec::new();
         for _ in 0..read.count()? {
             let id = read.bytes()?.into();
@@ -198,7 +204,10 @@ impl StreamState {
         let inside = |seq: u64| seq > self.first_seq.get() && seq <= self.last_seq.get();
         let fits = span.and_then(|span| span.checked_sub(self.deleted.len())) == Some(self.messages)
             && self.deleted.min().is_none_or(inside)
-            && self.deleted.max().is_none_or(inside);
+            && self.deleted.max().is_none_or(inside)
+            && self.last_seq.is_countable()
+            && self.ordinal.is_countable()
+            && self.applied.index.is_countable();
         if fits { Ok(()) } else { Err(DecodeError::Unknown("state image: counters")) }
     }
 
@@ -264,13 +273,7 @@ impl StreamState {
 
 /// Runs rather than a bitmap's own serialisation: the same set has one encoding, however it came about.
 fn write_runs(set: &RoaringTreemap, out: &mut Writer) {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for seq in set {
-        match runs.last_mut() {
-            Some((first, len)) if *first + *len == seq => *len += 1,
-            _ => runs.push((seq, 1)),
-        }
-    }
+    let runs = runs::of(set);
     out.varint(runs.len() as u64);
     let mut end = 0;
     for (first, len) in runs {
@@ -280,18 +283,25 @@ fn write_runs(set: &RoaringTreemap, out: &mut Writer) {
     }
 }
 
-fn read_runs(read: &mut Reader<'_>) -> Result<RoaringTreemap, DecodeError> {
+/// Reads the runs of a stream whose messages are `first..=last`: all of them lie behind the first.
+fn read_runs(read: &mut Reader<'_>, first: StreamSeq, last: StreamSeq) -> Result<RoaringTreemap, DecodeError> {
     const BAD: DecodeError = DecodeError::Unknown("state image: deleted runs");
-    let mut set = RoaringTreemap::new();
-    let mut end = 0u64;
+    let mut runs = Vec::new();
+    let (mut end, mut total) = (0u64, 0u64);
     for _ in 0..read.count()? {
-        let first = end.checked_add(read.varint()?).ok_or(BAD)?;
+        let start = end.checked_add(read.varint()?).ok_or(BAD)?;
         let len = read.varint()?;
-        end = first.checked_add(len).ok_or(BAD)?;
-        if len == 0 {
+        end = start.checked_add(len).ok_or(BAD)?;
+        total = total.saturating_add(len);
+        if len == 0 || start <= first.get() || end - 1 > last.get() || total > DELETED_MAX {
             return Err(BAD);
         }
-        set.insert_range(first..end);
+        runs.push(start..end);
+    }
+    // Only now, for even what a few bytes name can take much memory.
+    let mut set = RoaringTreemap::new();
+    for run in runs {
+        set.insert_range(run);
     }
     Ok(set)
 }
@@ -366,6 +376,32 @@ pub(super) mod tests {
             assert!(StreamState::from_image(&bad).is_err(), "byte {at}");
             assert!(StreamState::from_image(&good[..at]).is_err(), "cut at {at}");
         }
+    }
+
+    /// Found by reading: few bytes must not ask for much memory.
+    #[test]
+    fn an_image_names_no_more_than_its_stream_can_have_removed() {
+        let with = |change: &dyn Fn(&mut StreamState)| {
+            let mut state = sample();
+            change(&mut state);
+            StreamState::from_image(&state.image()).map(|state| state.deleted.len())
+        };
+        assert_eq!(with(&|_| {}), Ok(2));
+        assert_eq!(with(&|state| state.deleted = (6..=7).collect()), Ok(2));
+        assert_eq!(with(&|state| state.deleted = (8..=9).collect()), Ok(2), "the last one may be gone");
+        assert!(with(&|state| state.deleted = (5..=6).collect()).is_err(), "the first is live");
+        assert!(with(&|state| state.deleted = (9..=10).collect()).is_err());
+        let far = |len: u64| {
+            move |state: &mut StreamState| {
+                state.last_seq = StreamSeq::new(7 + len);
+                state.deleted.insert_range(8..7 + len);
+                state.messages = 3;
+            }
+        };
+        assert_eq!(with(&far(1 << 30)), Ok(1 << 30), "a run is cheap, however long");
+        assert!(with(&|state| state.last_seq = StreamSeq::new(u64::MAX)).is_err());
+        assert!(with(&|state| state.ordinal = Ordinal::new(u64::MAX)).is_err());
+        assert!(with(&|state| state.applied.index = LogIndex::new(u64::MAX)).is_err());
     }
 
     /// One consumer that got messages 5 and 6, acknowledged 5 and wants 6 later.
