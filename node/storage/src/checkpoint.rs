@@ -43,6 +43,8 @@ pub struct BlockNumber(u64);
 impl BlockNumber {
     /// The first block of a stream.
     pub const FIRST: Self = Self(1);
+    /// The last that is taken for one: the index of a store keeps 32 bits, and no counting leads beyond half of them.
+    pub const LAST: Self = Self(i32::MAX as u64);
 
     /// Wraps a raw number.
     #[must_use]
@@ -161,6 +163,10 @@ impl Checkpoint {
                 let expected = format!("a block above {}", last.block);
                 return Err(FileError::damaged(path, 0, expected, format!("block {block}")));
             }
+            if block > BlockNumber::LAST {
+                let expected = format!("a block of at most {}", BlockNumber::LAST);
+                return Err(FileError::damaged(path, 0, expected, format!("block {block}")));
+            }
             blocks.push(BlockExtent { block, valid_bytes });
         }
         fields.end()?;
@@ -249,6 +255,9 @@ impl MetaCheckpoint {
 fn position(fields: &mut Fields<'_>) -> Result<LogPosition, FileError> {
     let index = LogIndex::new(fields.u64("applied index")?);
     let term = Term::new(fields.u64("applied term")?);
+    if !index.is_countable() {
+        return Err(fields.bad("an applied index that a log can reach", index));
+    }
     Ok(LogPosition { index, term })
 }
 

@@ -131,6 +131,11 @@ impl<'a> Fields<'a> {
         self.take(len, what)
     }
 
+    /// What was read last cannot be.
+    pub(crate) fn bad(&self, expected: &str, found: impl std::fmt::Display) -> FileError {
+        FileError::damaged(self.path, self.at, expected, found.to_string())
+    }
+
     pub(crate) fn end(self) -> Result<(), FileError> {
         if self.rest.is_empty() {
             return Ok(());

@@ -58,8 +58,12 @@ pub(crate) fn parse_index_name(name: &str) -> Option<BlockNumber> {
 
 fn number(name: &str, suffix: &str) -> Option<BlockNumber> {
     let stem = name.strip_suffix(suffix)?;
-    let ours = stem.len() >= 10 && stem.bytes().all(|byte| byte.is_ascii_digit());
-    ours.then(|| stem.parse().ok().map(BlockNumber::new))?
+    if stem.len() < 10 || !stem.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let block = BlockNumber::new(stem.parse().ok()?);
+    // One block has one name, and always a next one.
+    (block <= BlockNumber::LAST && format!("{:010}", block.get()) == stem).then_some(block)
 }
 
 /// The header page of a block.
@@ -116,7 +120,8 @@ pub(crate) fn marked(page: &[u8], block: BlockNumber) -> (u64, u64) {
         };
         let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..16]), &block.get().to_le_bytes());
         let (synced, ticket) = (u64_at(bytes, 0), u64_at(bytes, 8));
-        if u32_at(bytes, 16) == crc && ticket > best.1 {
+        // No counting leads to a ticket beyond, and there must be a next one.
+        if u32_at(bytes, 16) == crc && ticket > best.1 && ticket <= u64::MAX / 2 {
             best = (synced, ticket);
         }
     }
@@ -151,6 +156,23 @@ mod tests {
         }
         page[1024 + 3] ^= 1;
         assert_eq!(marked(&page, block), (6000, 2), "a torn mark leaves the other");
+    }
+
+    /// Found by fuzzing: what comes after a block or a ticket is asked for when a store opens.
+    #[test]
+    fn the_largest_numbers_are_none() {
+        assert_eq!(parse_name("0000000003.blk"), Some(BlockNumber::new(3)));
+        assert_eq!(parse_name("2147483647.blk"), Some(BlockNumber::LAST));
+        for none in ["2147483648.blk", "18446744073709551615.blk", "00000000003.blk", "3.blk"] {
+            assert_eq!(parse_name(none), None, "{none}");
+        }
+        let block = BlockNumber::new(3);
+        let mut page = header(StreamId::new(7), block);
+        for ticket in [1, u64::MAX] {
+            let (at, bytes) = mark(block, 5000, ticket);
+            page[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        assert_eq!(marked(&page, block), (0, 0), "both have the same place");
     }
 
     #[test]

@@ -174,6 +174,10 @@ pub(crate) fn parse(bytes: &[u8], salt: u64) -> Parsed<'_> {
         term: Term::new(u64_at(bytes, 32)),
         index: (bytes[17] & FLAG_NO_INDEX == 0).then(|| LogIndex::new(u64_at(bytes, 40))),
     };
+    // No log ever gets there, and its next index is asked for in many places.
+    if head.index.is_some_and(|index| !index.is_countable()) {
+        return Parsed::Bad { expected, found };
+    }
     let synced_bytes = u64::from(u32_at(bytes, 12)) * ALIGN as u64;
     Parsed::Record(Found { head, synced_bytes, payload, padded_len: padded(len) })
 }
@@ -241,6 +245,18 @@ mod tests {
         // Same low half, other life: the CRC still tells.
         assert!(matches!(parse(&bytes, SALT ^ (1 << 40)), Parsed::Bad { .. }));
         assert_eq!(parse(&[0; 64], SALT), Parsed::Nothing);
+    }
+
+    /// Found by fuzzing.
+    #[test]
+    fn an_index_that_no_counting_leads_to_is_no_record() {
+        let (head, payload) = append();
+        for (index, is_record) in [(u64::MAX / 2, true), (u64::MAX / 2 + 1, false), (u64::MAX, false)] {
+            let head = Head { index: Some(LogIndex::new(index)), ..head };
+            let mut bytes = head.encode(SALT, 0, payload).to_vec();
+            bytes.extend_from_slice(payload);
+            assert_eq!(matches!(parse(&bytes, SALT), Parsed::Record(_)), is_record, "{index}");
+        }
     }
 
     #[test]

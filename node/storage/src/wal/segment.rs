@@ -41,6 +41,8 @@ pub struct SegmentSeq(u64);
 impl SegmentSeq {
     /// The first segment of a fresh WAL.
     pub const FIRST: Self = Self(1);
+    /// The last that is taken for one: no counting leads beyond.
+    pub const LAST: Self = Self(u64::MAX / 2);
 
     /// Wraps a raw number.
     #[must_use]
@@ -91,6 +93,10 @@ pub(crate) fn parse_name(name: &str) -> Option<FileName> {
         return None;
     }
     let seq = SegmentSeq(stem.parse().ok()?);
+    // One segment has one name, and always a next one.
+    if seq > SegmentSeq::LAST || format!("{:010}", seq.0) != stem {
+        return None;
+    }
     match extension {
         "wal" => Some(FileName::Live(seq)),
         "spare" => Some(FileName::Spare(seq)),
@@ -240,6 +246,10 @@ mod tests {
         assert_eq!(parse_name("0000000012.wal"), Some(FileName::Live(SegmentSeq(12))));
         assert_eq!(parse_name("0000000012.spare"), Some(FileName::Spare(SegmentSeq(12))));
         assert_eq!(parse_name("12.wal"), None);
+        assert_eq!(parse_name("00000000012.wal"), None);
+        assert_eq!(parse_name("18446744073709551615.wal"), None);
+        assert_eq!(parse_name("9223372036854775808.wal"), None);
+        assert_eq!(parse_name("9223372036854775807.wal"), Some(FileName::Live(SegmentSeq::LAST)));
         assert_eq!(parse_name("0000000012.wal.tmp"), None);
         assert_eq!(parse_name("lost+found"), None);
     }
