@@ -7,7 +7,7 @@ CARGO ?= cargo
 TOOLS_PATH = $(shell tests/tools/install path)
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help demo test check sim soak bench bench-quick restart fix generate tools
+.PHONY: help demo test check sim soak fuzz bench bench-quick restart fix generate tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -35,6 +35,11 @@ soak: ## CYCLES=500 kills and power cuts of real nodes under load, audited; need
 	@$(CARGO) build --locked -q -p headwater
 	@HEADWATER_BIN=$${CARGO_TARGET_DIR:-target}/debug/headwater HEADWATER_SOAK_CYCLES=$(CYCLES) HEADWATER_SOAK_SEED=$(SEED) \
 	  $(CARGO) test --locked -q -p headwater-cluster-tests --test cluster -- --nocapture soak
+
+SECONDS ?= 600
+TARGET ?=
+fuzz: ## every decoder of disk and network bytes under libFuzzer, SECONDS=600 each, or one: TARGET=name
+	@SECONDS_EACH=$(SECONDS) fuzz/run $(TARGET)
 
 bench: ## side by side with nats-server on this machine, about 4 minutes after the build
 	@tests/tools/install nats
