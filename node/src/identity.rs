@@ -1,5 +1,6 @@
 //! Who this node is, and what its disk says about the last stop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -90,6 +91,21 @@ impl Identity {
             tracing::error!(%error, "hard state not saved; this node stops");
             std::process::exit(74);
         }
+    }
+
+    /// A person has declared these nodes lost for good: nothing is heard from them again. Durable when this returns.
+    pub(crate) fn declare_lost(&self, incarnations: &BTreeSet<u64>) -> anyhow::Result<()> {
+        self.change(|s| s.lost.extend(incarnations)).context("the lost nodes could not be saved")
+    }
+
+    /// Incarnations that a person has declared lost.
+    pub(crate) fn lost(&self) -> BTreeSet<u64> {
+        self.state.lock().lost.clone()
+    }
+
+    /// Whether a person has declared this incarnation lost.
+    pub(crate) fn is_lost(&self, incarnation: u64) -> bool {
+        self.state.lock().lost.contains(&incarnation)
     }
 
     /// The cluster refuses this store for good; it is not started again.
@@ -189,6 +205,7 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
                 weak_since: None,
                 log_segment: 0,
                 refused: None,
+                lost: BTreeSet::new(),
             }
         }
     };

@@ -68,7 +68,8 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
     }
 }
 
-async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
+/// Opens this node's member of the meta group on its log.
+pub(crate) async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
     let raft = RaftGroup::start(GroupParams {
         kind: GroupKind::Meta,
         group: meta::GROUP,
@@ -87,9 +88,13 @@ async fn open_meta(context: &Arc<Context>) -> anyhow::Result<RaftGroup> {
         format!("the catalogue in {store} cannot be opened; while its peers run, this node may join them as a new one, with {store} moved away")
     })?;
     context.meta.replica.with(|inner| inner.phase.loaded());
-    context.meta.started(raft.clone());
     tokio::spawn(raft.clone().stand_early(|| true));
-    tokio::spawn(follow_meta(Arc::clone(context), raft.clone()));
+    let followed = context.meta.started(raft.clone());
+    let (follower, followed_raft) = (Arc::clone(context), raft.clone());
+    tokio::spawn(async move {
+        // Ends when the member is opened anew.
+        let _ended = followed.run_until_cancelled(follow_meta(follower, followed_raft)).await;
+    });
     Ok(raft)
 }
 
@@ -268,15 +273,26 @@ async fn keep_meta_members(context: &Arc<Context>) {
     let state = raft.state();
     let current = context.meta.current_nodes();
     // Founders vote before they have registered; only replaced incarnations leave.
-    let past: BTreeSet<NodeId> =
+    let mut past: BTreeSet<NodeId> =
         context.meta.read(|c| c.nodes().flat_map(|n| n.past.iter().map(|p| p.get())).collect());
+    let lost: BTreeSet<NodeId> = context.identity.lost();
+    let unsaid = context.meta.read(|c| {
+        let is_unsaid = |id: &&NodeId| c.node_by_incarnation(RaftNodeId::new(**id)).is_some_and(|n| !n.is_lost());
+        lost.iter().filter(is_unsaid).map(|id| RaftNodeId::new(*id)).collect::<BTreeSet<_>>()
+    });
+    if !unsaid.is_empty() {
+        // Every node must know whom a person has declared lost. Said again in a second if it did not take.
+        let _again = context.meta.write(None, CatalogCommand::LoseNodes { incarnations: unsaid }).await;
+        return;
+    }
+    past.extend(lost);
     let mut wanted: BTreeSet<NodeId> = state.members.voters().difference(&past).copied().collect();
     for node in current {
         if wanted.len() < bootstrap::META_VOTERS_MAX {
             wanted.insert(node);
         }
     }
-    change(raft, &state, &wanted, "meta").await;
+    change(&raft, &state, &wanted, "meta").await;
 }
 
 /// A node that came back with a new disk takes its place in every stream that had a replica on it.

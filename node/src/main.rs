@@ -16,6 +16,7 @@ mod meta;
 mod node;
 mod planner;
 mod raft;
+mod regroup;
 mod stream;
 mod transport;
 
@@ -42,6 +43,8 @@ enum Command {
     Dev(cli::dev::DevArgs),
     /// Show every replica: its phase, what is applied and what is safe on disk
     Recovery(cli::recovery::RecoveryArgs),
+    /// Go on from the replicas that are left, when the others never come back
+    Recover(cli::recover::RecoverArgs),
     /// Three nodes, 100 000 messages, two kill -9, one durability change, and a count of what was lost
     Demo(cli::demo::DemoArgs),
     /// Print a store folder as text
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Node(args) => cli::node(*args),
         Command::Dev(args) => cli::run(cli::dev::run(args)),
         Command::Recovery(args) => cli::run(cli::recovery::run(args)),
+        Command::Recover(args) => cli::run(cli::recover::run(args)),
         Command::Demo(args) => cli::run(cli::demo::run(args)),
         Command::Inspect(args) => cli::inspect::run(&args),
     }

@@ -25,6 +25,7 @@ use crate::identity::Identity;
 use crate::jetstream::{self, Forwards};
 use crate::meta::{self, Meta, bootstrap};
 use crate::raft::{Directory, RaftNet, Receiver};
+use crate::regroup;
 pub(crate) use crate::stream::Owner;
 use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
 use crate::stream::forward::{AckBuilder, Fate, Forwarded};
@@ -81,6 +82,8 @@ pub(crate) struct Context {
     /// What empty peers said of themselves, for founding a cluster.
     heard: Mutex<BTreeMap<String, bootstrap::Heard>>,
     heard_changed: Notify,
+    /// Held while the catalogue's group is made to go on without its majority.
+    pub(crate) regrouping: tokio::sync::Mutex<()>,
     /// Peers that said they are about to stop.
     leaving: Mutex<BTreeSet<NodeId>>,
     /// How far the logs of peers were synced, as they said: a log that ends before that has lost records, or is a copy.
@@ -358,6 +361,10 @@ impl PeerHandler for Peers {
 
     fn on_hello(&self, peer: &PeerHello) -> Result<(), Refusal> {
         let Local { identity, config, .. } = self.1.get().expect("set before the transport starts");
+        // It would vote in groups that have gone on without it.
+        if identity.is_lost(peer.node_id) {
+            return Err(Refusal { why: CatalogRefusal::NodeLost.to_string(), for_good: true });
+        }
         if peer.node_name == config.name {
             return Err(format!("two nodes are called {:?}", peer.node_name).into());
         }
@@ -475,6 +482,8 @@ impl PeerHandler for Peers {
                 tokio::spawn(async move { respond.send(jetstream::serve_api_call(&context, body).await) });
             }
             stream::rejoin::kind::STANDING => respond.send(stream::rejoin::serve_standing(&context, &body)),
+            regroup::kind::GROUP_STANDING => respond.send(regroup::serve_standing(&context, &body)),
+            regroup::kind::DECLARE_LOST => respond.send(regroup::serve_declare_lost(&context, &body)),
             kind::STREAM_INFO => {
                 let name = String::from_utf8_lossy(&body).into_owned();
                 let info = jetstream::streams::serve_info(&context, &name);
@@ -577,6 +586,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         changed: Notify::new(),
         heard: Mutex::default(),
         heard_changed: Notify::new(),
+        regrouping: tokio::sync::Mutex::default(),
         leaving: Mutex::default(),
         logs_seen: Mutex::default(),
         api_total: AtomicU64::new(0),
@@ -718,7 +728,7 @@ async fn stop(context: &Arc<Context>) {
     tokio::time::sleep(LEAVING_HEARD_IN).await;
     let handing = async {
         let streams = context.streams.all_local().into_iter().filter(|r| r.leads()).filter_map(|r| r.raft());
-        let meta = context.meta.raft().filter(|_| context.meta.leads()).cloned();
+        let meta = context.meta.raft().filter(|_| context.meta.leads());
         // Nobody may be up to take over; then the log is as safe as after kill -9.
         join_all(streams.chain(meta).map(|group| async move {
             let _nobody = crate::handover::hand_over(context, &group, None).await;
@@ -816,7 +826,7 @@ pub(crate) async fn register_once(context: &Arc<Context>) -> Result<bool, String
     };
     match context.meta.write(None, command).await {
         Ok(CatalogResponse::Refused(why)) => {
-            if matches!(why, CatalogRefusal::RolledBack { .. } | CatalogRefusal::IncarnationReused { .. }) {
+            if why.is_final_for_the_disk() {
                 context.identity.refuse(&why.to_string());
             }
             Err(why.to_string())

@@ -17,6 +17,7 @@ pub mod hash;
 pub mod ids;
 pub mod interest;
 pub mod recovery;
+pub mod regroup;
 pub mod rejoin;
 mod runs;
 pub mod seq_set;

@@ -14,6 +14,7 @@ mod maintenance;
 mod metrics;
 mod monitor;
 pub(crate) mod peer;
+mod recover;
 mod recovery;
 mod restart_check;
 mod server;
@@ -81,6 +82,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/v1/restart-check", get(restart_check::get))
         .route("/v1/fence", post(fence::post))
         .route(LEADERSHIP_TRANSFER, post(leadership::post))
+        .route("/v1/groups/{id}/recover", post(recover::post))
         .route("/v1/maintenance", post(maintenance::post))
         .route(stream, get(streams::get).put(streams::put).delete(streams::delete))
         .route(&format!("{stream}/durability/step"), post(durability::post))

@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod dev;
 pub(crate) mod inspect;
 pub(crate) mod local;
+pub(crate) mod recover;
 pub(crate) mod recovery;
 mod table;
 

@@ -91,7 +91,7 @@ fn exit_code(seen: &[Seen]) -> ExitCode {
 }
 
 /// The nodes to ask: those named, or, if one is named, all that it knows.
-async fn members(client: &AdminClient, urls: &[String]) -> Vec<Member> {
+pub(super) async fn members(client: &AdminClient, urls: &[String]) -> Vec<Member> {
     let named = |url: &String| {
         let url = url.trim_end_matches('/');
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };

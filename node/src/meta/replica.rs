@@ -107,6 +107,14 @@ impl MetaReplica {
         self.fail(why.to_owned());
     }
 
+    /// The member is opened anew on its log while this process lives: what is applied stays applied.
+    pub(crate) fn reopen(&self) {
+        let mut inner = self.inner.lock();
+        if inner.applied.is_some() {
+            inner.recovered = (inner.applied, inner.members.clone());
+        }
+    }
+
     /// Why this copy has stopped.
     pub(crate) fn failure(&self) -> Option<String> {
         self.inner.lock().failed.clone()

@@ -1,13 +1,16 @@
 //! Using the catalogue: reading it here, writing it at its leader, wherever that is.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use headwater_core::catalog::{Catalog, CatalogCommand, CatalogEntry, CatalogResponse, FenceNumber};
 
 use super::MetaReplica;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
 use crate::raft::{GroupState, RaftGroup, Role, WriteError};
 use crate::transport::{NodeId, Transport};
 
@@ -28,7 +31,8 @@ pub(crate) enum MetaError {
 #[derive(Clone)]
 pub(crate) struct Meta {
     pub(crate) replica: Arc<MetaReplica>,
-    raft: Arc<OnceLock<RaftGroup>>,
+    /// The member, and what ends the task that follows it.
+    raft: Arc<Mutex<Option<(RaftGroup, CancellationToken)>>>,
     transport: Transport,
 }
 
@@ -37,17 +41,29 @@ impl Meta {
         Self { replica, raft: Arc::default(), transport }
     }
 
-    pub(crate) fn started(&self, raft: RaftGroup) {
-        // A node starts its meta member once.
-        assert!(self.raft.set(raft).is_ok(), "the meta member was started twice");
+    /// The member runs. The token is cancelled when it is stopped to be opened anew.
+    pub(crate) fn started(&self, raft: RaftGroup) -> CancellationToken {
+        let followed = CancellationToken::new();
+        let before = self.raft.lock().replace((raft, followed.clone()));
+        assert!(before.is_none(), "the meta member was started twice");
+        followed
     }
 
-    pub(crate) fn raft(&self) -> Option<&RaftGroup> {
-        self.raft.get()
+    /// Stops the member, so that it can be opened anew on its log.
+    pub(crate) async fn stop_member(&self) {
+        let stopped = self.raft.lock().take();
+        if let Some((raft, followed)) = stopped {
+            followed.cancel();
+            raft.shutdown().await;
+        }
+    }
+
+    pub(crate) fn raft(&self) -> Option<RaftGroup> {
+        self.raft.lock().as_ref().map(|(raft, _)| raft.clone())
     }
 
     pub(crate) fn state(&self) -> Option<GroupState> {
-        self.raft.get().map(RaftGroup::state)
+        self.raft().map(|raft| raft.state())
     }
 
     pub(crate) fn leads(&self) -> bool {
@@ -83,9 +99,9 @@ impl Meta {
     }
 
     async fn write_once(&self, entry: Bytes) -> Result<Bytes, MetaError> {
-        let raft = self.raft.get().ok_or(MetaError::NoLeader)?;
+        let raft = self.raft().ok_or(MetaError::NoLeader)?;
         if self.leads() {
-            return self.write_here(raft, entry).await;
+            return self.write_here(&raft, entry).await;
         }
         let leader = self.leader().ok_or(MetaError::NoLeader)?;
         match self.transport.request(leader, super::kind::WRITE, &[entry], WRITE_PATIENCE).await {
@@ -107,8 +123,8 @@ impl Meta {
 
     /// A WRITE request from another node: `1 | response`, or `0` if this node does not lead.
     pub(crate) async fn serve_write(&self, entry: Bytes) -> Result<Vec<Bytes>, String> {
-        let Some(raft) = self.raft.get() else { return Ok(vec![Bytes::from_static(&[0])]) };
-        match self.write_here(raft, entry).await {
+        let Some(raft) = self.raft() else { return Ok(vec![Bytes::from_static(&[0])]) };
+        match self.write_here(&raft, entry).await {
             Ok(body) => Ok(vec![Bytes::from_static(&[1]), body]),
             Err(MetaError::NoLeader) => Ok(vec![Bytes::from_static(&[0])]),
             Err(MetaError::Unknown(why)) => Err(why),
@@ -119,7 +135,7 @@ impl Meta {
     pub(crate) fn current_nodes(&self) -> BTreeSet<NodeId> {
         self.read(|c| {
             c.nodes()
-                .filter(|n| n.state != headwater_core::catalog::NodeState::Removed)
+                .filter(|n| n.state != headwater_core::catalog::NodeState::Removed && !n.is_lost())
                 .map(|n| n.incarnation.get())
                 .collect()
         })

@@ -9,9 +9,7 @@ mod reconciler;
 
 pub(crate) use bare::run;
 pub(crate) use fleet::Fleet;
-#[cfg(test)]
-pub(crate) use headwater_admin_client::ClientError;
-pub(crate) use headwater_admin_client::{AdminClient, Member};
+pub(crate) use headwater_admin_client::{AdminClient, AdminToken, ClientError, Member};
 pub(crate) use reconciler::{Pass, Reconciler, Taken};
 
 use headwater_plan::Now;

@@ -202,6 +202,11 @@ impl RaftGroup {
         }
     }
 
+    /// How long ago a leader was last heard in this boot.
+    pub(crate) fn leader_heard(&self) -> Option<Duration> {
+        self.told.heard_for()
+    }
+
     /// Whether this member may ask for votes. It grants them, and follows, in any case.
     pub(crate) fn stand_for_election(&self, may: bool) {
         self.raft.runtime_config().elect(may);

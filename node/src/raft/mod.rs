@@ -10,6 +10,7 @@ mod log_store;
 mod machine;
 mod network;
 mod receiver;
+pub(crate) mod refound;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

@@ -59,9 +59,14 @@ impl Told {
         self.commit.load(Ordering::Acquire)
     }
 
+    /// How long ago a leader was last heard.
+    pub(super) fn heard_for(&self) -> Option<Duration> {
+        self.heard.lock().map(|at| at.elapsed())
+    }
+
     /// Whether a leader was heard within this time.
     pub(super) fn is_recent(&self, time: Duration) -> bool {
-        self.heard.lock().is_some_and(|at| at.elapsed() < time)
+        self.heard_for().is_some_and(|ago| ago < time)
     }
 }
 

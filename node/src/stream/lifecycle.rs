@@ -40,6 +40,12 @@ pub(crate) async fn reconcile(context: &Arc<Context>) {
         let only = only.filter(has_it).map(|replica| entry.incarnation_of(replica).get());
         context.streams.know(entry.id, &entry.key.name, only);
         context.broker.add_stream(entry.id.get(), &entry.subjects);
+        if let Some(replica) = context.streams.local(entry.id.get()).filter(|replica| replica.spec.group != entry.group)
+        {
+            // A person has ordered it. What is open here is opened anew as a member of that group.
+            let why = format!("the stream goes on in group {}", entry.group);
+            replica.stop_with(&mut replica.lock(), Failure { why, passes: true });
+        }
         if placed_here(context, entry).is_some() && context.streams.start_opening(entry.id) {
             tokio::spawn(keep_open(Arc::clone(context), entry.id));
         }
@@ -133,7 +139,7 @@ async fn keep_open(context: Arc<Context>, id: StreamId) {
         if replica.is_closing() {
             return;
         }
-        loop {
+        while context.meta.read(|c| c.stream(id).is_none_or(|now| now.group == replica.spec.group)) {
             let passes = replica.lock().failed.as_ref().is_some_and(|f| f.passes);
             pause(&context, REOPEN_FAILED).await;
             if is_barred() || replica.is_closing() {
@@ -180,9 +186,9 @@ async fn open(
         name: entry.key.name.clone(),
         replicas: u32::try_from(entry.replicas.len()).unwrap_or(u32::MAX),
     };
-    let (context, created) = (Arc::clone(context), entry.created);
+    let (context, entry) = (Arc::clone(context), entry.clone());
     // It reads every block of the stream.
-    let opened = tokio::task::spawn_blocking(move || super::open::open(&context, spec, created)).await;
+    let opened = tokio::task::spawn_blocking(move || super::open::open(&context, spec, &entry)).await;
     let opened = opened.map_err(|e| NotOpened { why: e.to_string(), is_damage: false })?;
     opened.map_err(|e| NotOpened { why: e.to_string(), is_damage: e.is_damage() })
 }

@@ -16,6 +16,7 @@ pub(crate) mod outgoing;
 mod publish;
 mod pumps;
 mod registry;
+mod regroup;
 pub(crate) mod rejoin;
 pub(crate) mod replica;
 pub(crate) mod report;

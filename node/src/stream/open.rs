@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use headwater_core::catalog::StreamEntry;
 use headwater_core::durability::{Durability, SyncMode};
 use headwater_core::ids::{Generation, LogIndex, LogPosition, StreamId, Timestamp};
 use headwater_core::recovery::{
@@ -60,6 +61,10 @@ pub(crate) enum OpenError {
     Folder(PathBuf, io::Error),
     #[error("the log of {0} could not be cleared: {1}")]
     Log(String, String),
+    #[error("the log and the checkpoint of {0} could not be brought into its new group: {1}")]
+    Regroup(String, io::Error),
+    #[error("{0} was to go on from the replica here, which is gone: put the store folder back")]
+    NotTheSource(String),
     #[error("what an interrupted snapshot left of {0} could not be cleared away: {1}")]
     Settle(String, io::Error),
 }
@@ -70,14 +75,27 @@ impl OpenError {
         match self {
             OpenError::File(error) => matches!(error, headwater_storage::FileError::Damaged { .. }),
             OpenError::Image(..) | OpenError::Blocks { .. } | OpenError::Replay { .. } | OpenError::Members(_) => true,
-            OpenError::Gone { .. } | OpenError::Folder(..) | OpenError::Log(..) | OpenError::Settle(..) => false,
+            OpenError::Gone { .. }
+            | OpenError::Folder(..)
+            | OpenError::Log(..)
+            | OpenError::Regroup(..)
+            | OpenError::NotTheSource(_)
+            | OpenError::Settle(..) => false,
         }
     }
 }
 
 /// Makes sure that what is on disk belongs to this member of the group: what an earlier one left is removed.
-fn take_place(context: &Context, spec: &ReplicaSpec, dir: &Path) -> Result<ReplicaFile, OpenError> {
+fn take_place(
+    context: &Context,
+    spec: &ReplicaSpec,
+    entry: &StreamEntry,
+    dir: &Path,
+) -> Result<ReplicaFile, OpenError> {
     let (disk, store) = (&*context.disk, &context.config.store_dir);
+    if let Some(regrouped) = entry.regrouped.filter(|regrouped| regrouped.founder == spec.raft_id) {
+        return super::regroup::take_over(&context.disk, &context.wal, store, dir, spec, &regrouped);
+    }
     let unusable = |e: io::Error| OpenError::Folder(dir.to_owned(), e);
     let is_there = folders::is_there(disk, dir).map_err(unusable)?;
     let found = ReplicaFile::load(disk, store, spec.stream)?;
@@ -178,10 +196,13 @@ pub(crate) fn read(
 pub(crate) fn open(
     context: &Arc<Context>,
     spec: ReplicaSpec,
-    created: Timestamp,
+    entry: &StreamEntry,
 ) -> Result<(Arc<StreamReplica>, Option<Standing>), OpenError> {
-    let dir = dir_of(context, spec.stream);
-    let mut file = take_place(context, &spec, &dir)?;
+    let (dir, created) = (dir_of(context, spec.stream), entry.created);
+    let mut file = take_place(context, &spec, entry, &dir)?;
+    for group in entry.past_groups.iter().filter(|group| context.wal.group(**group).is_some()) {
+        context.wal.drop_group(*group).map_err(|e| OpenError::Log(spec.name.clone(), e.to_string()))?;
+    }
     let unsettled = |e| OpenError::Settle(spec.name.clone(), e);
     let before = folders::settle(&*context.disk, &dir).map_err(unsettled)?;
     let read = || read(&context.disk, context.last_run.last_stop(), &spec, &dir, created);

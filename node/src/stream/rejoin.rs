@@ -92,7 +92,10 @@ pub(super) async fn keep_out(context: &Arc<Context>, entry: &StreamEntry, own: R
         context.streams.keep_out(id, Some(why));
         // This node's copy of the catalogue has it, whoever asked for it.
         if is_replaced(context, id, own) {
-            forget_member(context, id).await;
+            // Unless the group goes on from what it holds.
+            if !context.meta.read(|c| c.stream(id).and_then(|entry| entry.regrouped).is_some_and(|r| r.source == own)) {
+                forget_member(context, id).await;
+            }
             return Ended::NewMember;
         }
         let others = ask(context, entry, own).await;

@@ -3,6 +3,7 @@
 //! One line `headwater-hard-state 1 <crc32c of the rest, 8 hex digits>`, then JSON, readable by people.
 //! Replaced by temporary file, sync, rename, directory sync: always the old one or the new one.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -45,6 +46,9 @@ pub struct HardState {
     /// Why the cluster refused this store for good.
     #[serde(default)]
     pub refused: Option<String>,
+    /// Incarnations of nodes that a person has declared lost for good: never spoken to again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub lost: BTreeSet<u64>,
 }
 
 impl HardState {
@@ -112,6 +116,7 @@ pub(crate) mod tests {
             weak_since: Some(Timestamp::new(1_700_000_000_000_000_000)),
             log_segment: 4,
             refused: None,
+            lost: BTreeSet::new(),
         }
     }
 

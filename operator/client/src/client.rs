@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headwater_plan::Request;
-use headwater_plan::wire::{Fence, FenceRequest, RecoveryReport, StreamReport};
+use headwater_plan::wire::{Fence, FenceRequest, GroupRecover, GroupRecovered, RecoveryReport, StreamReport};
 use reqwest::{Method, Url};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,19 @@ impl AdminClient {
     /// `Transient` among others, while somebody else holds it.
     pub async fn fence(&self, node: &str, ask: &FenceRequest) -> Result<Fence, ClientError> {
         self.change(node, Method::POST, &["v1", "fence"], ask).await
+    }
+
+    /// `POST /v1/groups/{id}/recover`.
+    ///
+    /// # Errors
+    /// `Terminal` among others, if the group can go on by itself or not from the named nodes.
+    pub async fn recover_group(
+        &self,
+        node: &str,
+        group: u64,
+        order: &GroupRecover,
+    ) -> Result<GroupRecovered, ClientError> {
+        self.change(node, Method::POST, &["v1", "groups", &group.to_string(), "recover"], order).await
     }
 
     /// Any other change, as the planner asks for it. What the node answers is seen again by the next observation.

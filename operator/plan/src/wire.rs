@@ -318,6 +318,49 @@ pub struct LeadershipTransfer {
     pub fence: u64,
 }
 
+/// `POST /v1/groups/{id}/recover`: the group goes on from the replicas that are left. Only a person asks for this, and
+/// without a fence: the catalogue, which issues them, may be what has to go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRecover {
+    /// Names of the nodes that are left; the one whose log reaches furthest is gone on from.
+    pub voters: Vec<String>,
+    /// Without it nothing is changed, and the answer says what would be lost.
+    #[serde(default)]
+    pub accept_loss: bool,
+    /// Go on although another node that answers has more.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// The answer to [`GroupRecover`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRecovered {
+    /// Whether it was done.
+    pub done: bool,
+    /// The group that was asked about.
+    pub group: u64,
+    /// The group that goes on in its place; the catalogue's keeps its number.
+    #[serde(default)]
+    pub goes_on_as: Option<u64>,
+    /// Name of the stream; empty for the catalogue.
+    pub stream: String,
+    /// The node it goes on from.
+    pub source: String,
+    /// The end of that node's log.
+    pub last_index: u64,
+    /// The term of that entry.
+    pub last_term: u64,
+    /// Nodes that are given up: they come back as new members, or, of the catalogue's group, only with an empty disk.
+    pub given_up: Vec<String>,
+    /// Entries that are known to have been confirmed, and that are lost.
+    pub missing_entries: u64,
+    /// Milliseconds since that node last heard from the group; absent if not since it started.
+    #[serde(default)]
+    pub heard_ms: Option<u64>,
+    /// What may be lost, for people.
+    pub may_be_lost: String,
+}
+
 /// `POST /v1/maintenance`: keeps leadership away from the node; ends with its boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maintenance {

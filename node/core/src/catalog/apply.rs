@@ -9,7 +9,7 @@ use super::command::{CatalogCommand, CatalogEntry, CatalogRefusal, CatalogRespon
 use super::compare::same_config;
 use super::fence::FenceNumber;
 use super::node::{NodeEntry, NodeName, NodeState};
-use super::stream::{Owner, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState};
+use super::stream::{Owner, Regrouped, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState};
 use crate::ids::{Generation, GroupId, LogIndex, RaftNodeId, StreamId};
 
 type Outcome = Result<CatalogResponse, CatalogRefusal>;
@@ -60,7 +60,15 @@ impl Catalog {
                 }
                 Ok(CatalogResponse::Done)
             }
-            CatalogCommand::RegroupStream { id, from } => self.regroup_stream(id, from),
+            CatalogCommand::RegroupStream { id, from, source, replicas } => {
+                self.regroup_stream(id, from, source, replicas)
+            }
+            CatalogCommand::LoseNodes { incarnations } => {
+                for node in self.nodes.values_mut().filter(|node| incarnations.contains(&node.incarnation)) {
+                    node.past.insert(node.incarnation);
+                }
+                Ok(CatalogResponse::Done)
+            }
             CatalogCommand::RemoveStream { id, expected_owner } => {
                 self.remove_stream(index, id, expected_owner.as_ref())
             }
@@ -118,7 +126,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogRefusal::RolledBack`] for an older copy of a disk, [`CatalogRefusal::IncarnationReused`] for a disk that
-    /// another has replaced, or that has changed its name.
+    /// another has replaced, or that has changed its name, [`CatalogRefusal::NodeLost`] for one that was declared lost.
     pub fn admits(
         &self,
         name: &NodeName,
@@ -127,6 +135,7 @@ impl Catalog {
         last_boot_epoch: Option<u64>,
     ) -> Result<(), CatalogRefusal> {
         match self.nodes.get(name) {
+            Some(known) if known.incarnation == incarnation && known.is_lost() => Err(CatalogRefusal::NodeLost),
             Some(known) if known.incarnation == incarnation => {
                 // A boot that the disk does not remember, and that is not this one, happened on a newer copy of it.
                 let remembers = last_boot_epoch.is_none_or(|last| known.boot_epoch <= last);
@@ -198,6 +207,8 @@ impl Catalog {
                 owner,
                 replaced: false,
                 rejoined: BTreeMap::new(),
+                regrouped: None,
+                past_groups: BTreeSet::new(),
                 created: self.clock,
                 state: StreamState::Active,
             },
@@ -269,14 +280,42 @@ impl Catalog {
         Ok(CatalogResponse::Done)
     }
 
-    fn regroup_stream(&mut self, id: StreamId, from: GroupId) -> Outcome {
-        let current = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?.group;
-        if current != from {
-            return Err(CatalogRefusal::WrongGroup { current });
+    fn regroup_stream(&mut self, id: StreamId, from: GroupId, source: RaftNodeId, replicas: Vec<Replica>) -> Outcome {
+        let stream = self.streams.get(&id).ok_or(CatalogRefusal::StreamNotFound)?;
+        if stream.group != from {
+            return Err(CatalogRefusal::WrongGroup { current: stream.group });
         }
+        let used: BTreeSet<RaftNodeId> = self.streams.values().flat_map(StreamEntry::raft_ids).collect();
+        let used: BTreeSet<RaftNodeId> = used.union(&self.incarnations()).copied().collect();
+        let mut given = BTreeSet::new();
+        if let Some(again) = replicas.iter().find(|new| used.contains(&new.raft_id) || !given.insert(new.raft_id)) {
+            return Err(CatalogRefusal::IncarnationReused { incarnation: again.raft_id });
+        }
+        let mut founder = None;
+        let mut members = BTreeMap::new();
+        for old in &stream.replicas {
+            let mut on_node = replicas.iter().filter(|new| new.node == old.node);
+            let (Some(new), None) = (on_node.next(), on_node.next()) else {
+                return Err(CatalogRefusal::BadReplica { node: old.node.clone() });
+            };
+            if old.raft_id == source && self.hosts(stream, old) {
+                founder = Some(new.raft_id);
+            }
+            let votes = old.raft_id == source;
+            members.insert(new.raft_id, Rejoined { incarnation: stream.incarnation_of(old), votes });
+        }
+        if let Some(extra) = replicas.iter().find(|new| !members.contains_key(&new.raft_id)) {
+            return Err(CatalogRefusal::BadReplica { node: extra.node.clone() });
+        }
+        let founder = founder.ok_or(CatalogRefusal::NotAMember { raft_id: source })?;
         let group = self.next_group();
         if let Some(stream) = self.streams.get_mut(&id) {
+            stream.past_groups.insert(from);
             stream.group = group;
+            stream.replicas = replicas;
+            stream.rejoined = members;
+            stream.regrouped = Some(Regrouped { from, source, founder });
+            stream.replaced = true;
         }
         Ok(CatalogResponse::Regrouped { group })
     }

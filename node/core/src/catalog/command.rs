@@ -155,12 +155,22 @@ pub enum CatalogCommand {
         /// Its Raft id.
         raft_id: RaftNodeId,
     },
-    /// Moves a stream into another Raft group (R1 ↔ R3), under a new group id.
+    /// The stream goes on from one of its replicas, as most are gone for good: in a new group, where every member has
+    /// a new Raft id. Only a person orders this.
     RegroupStream {
         /// The stream.
         id: StreamId,
         /// The group it must be in now.
         from: GroupId,
+        /// The member of that group that it goes on from.
+        source: RaftNodeId,
+        /// The replicas, on the same nodes, each under a new, random Raft id.
+        replicas: Vec<Replica>,
+    },
+    /// Nodes are gone for good, as a person has declared: their incarnations are never valid again.
+    LoseNodes {
+        /// The incarnations.
+        incarnations: BTreeSet<RaftNodeId>,
     },
     /// Removes a stream: the record without which no data is deleted.
     RemoveStream {
@@ -319,6 +329,15 @@ pub enum CatalogRefusal {
         /// What it reported before.
         known: u64,
     },
+    /// A person has declared the incarnation lost, and the cluster has gone on without it.
+    #[error("it was declared lost, and the cluster went on without it")]
+    NodeLost,
+    /// The replica that a group was to go on from is not one, or its disk is gone.
+    #[error("there is no replica {raft_id} to go on from")]
+    NotAMember {
+        /// Its Raft id.
+        raft_id: RaftNodeId,
+    },
     /// The node still holds replicas.
     #[error("node still holds {streams} streams")]
     NodeInUse {
@@ -328,6 +347,11 @@ pub enum CatalogRefusal {
 }
 
 impl CatalogRefusal {
+    /// Whether a node that is refused so can only come back with another disk.
+    pub fn is_final_for_the_disk(&self) -> bool {
+        matches!(self, Self::RolledBack { .. } | Self::IncarnationReused { .. } | Self::NodeLost)
+    }
+
     /// The JetStream `err_code`, where there is one.
     pub fn err_code(&self) -> Option<u16> {
         match self {

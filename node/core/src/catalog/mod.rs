@@ -22,7 +22,7 @@ pub use compare::same_config;
 pub use fence::{Fence, FenceNumber, FenceRefusal};
 pub use image::MalformedImage;
 pub use node::{Addresses, NodeEntry, NodeName, NodeState};
-pub use stream::{Owner, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState, Verdict};
+pub use stream::{Owner, Regrouped, Rejoined, Removal, Replica, StreamEntry, StreamKey, StreamState, Verdict};
 
 use headwater_protocol::subject;
 
@@ -124,7 +124,8 @@ impl Catalog {
 
     /// Whether the disk that a replica was placed on is still its node's. True for a node that is not known yet.
     pub fn hosts(&self, stream: &StreamEntry, replica: &Replica) -> bool {
-        self.node(&replica.node).is_none_or(|node| node.incarnation == stream.incarnation_of(replica))
+        let hosted = |node: &NodeEntry| node.incarnation == stream.incarnation_of(replica) && !node.is_lost();
+        self.node(&replica.node).is_none_or(hosted)
     }
 
     /// What a node that holds data of this stream may do with it.

@@ -60,7 +60,8 @@ pub struct NodeEntry {
     pub name: NodeName,
     /// Its current Raft identity.
     pub incarnation: RaftNodeId,
-    /// Earlier Raft identities: never valid again, for this node or another.
+    /// Raft identities that are never valid again, for this node or another: earlier ones, and the current one if it was
+    /// declared lost.
     #[serde(default)]
     pub past: BTreeSet<RaftNodeId>,
     /// Where it listens.
@@ -78,4 +79,11 @@ pub struct NodeEntry {
     pub state: NodeState,
     /// When it first registered, by log time.
     pub joined: Timestamp,
+}
+
+impl NodeEntry {
+    /// A person has declared this incarnation lost for good: it takes part in nothing again.
+    pub fn is_lost(&self) -> bool {
+        self.past.contains(&self.incarnation)
+    }
 }

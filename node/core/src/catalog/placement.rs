@@ -43,6 +43,7 @@ pub fn place(catalog: &Catalog, key: &StreamKey, request: &PlacementRequest) -> 
         .filter(|node| {
             let kept = request.keep.contains(&node.name) && node.state != NodeState::Removed;
             kept || (node.state == NodeState::Active
+                && !node.is_lost()
                 && node.tags.is_superset(&request.tags)
                 && !request.avoid.contains(&node.name))
         })

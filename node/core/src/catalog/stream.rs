@@ -42,6 +42,17 @@ pub struct Rejoined {
     pub votes: bool,
 }
 
+/// Where a group came from that a person has ordered to go on from one replica.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct Regrouped {
+    /// The group before it.
+    pub from: GroupId,
+    /// The member of that group whose log and files the group goes on from.
+    pub source: RaftNodeId,
+    /// The same replica's Raft id in this group, which it founds alone.
+    pub founder: RaftNodeId,
+}
+
 /// The Kubernetes object that owns a stream.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct Owner {
@@ -92,6 +103,12 @@ pub struct StreamEntry {
     /// Those of `replicas` that came after the creation: where they live, and whether they vote by now.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rejoined: BTreeMap<RaftNodeId, Rejoined>,
+    /// What its group was founded from, if a person ordered that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regrouped: Option<Regrouped>,
+    /// The groups that it was in before: nothing in their logs counts any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub past_groups: BTreeSet<GroupId>,
     /// When it was created, by log time.
     pub created: Timestamp,
     /// Always [`StreamState::Active`] in [`super::Catalog::streams`].
@@ -100,6 +117,11 @@ pub struct StreamEntry {
 }
 
 impl StreamEntry {
+    /// The Raft ids of its replicas.
+    pub fn raft_ids(&self) -> impl Iterator<Item = RaftNodeId> + use<'_> {
+        self.replicas.iter().map(|replica| replica.raft_id)
+    }
+
     /// The incarnation of the node that a replica is on.
     pub fn incarnation_of(&self, replica: &Replica) -> RaftNodeId {
         self.rejoined.get(&replica.raft_id).map_or(replica.raft_id, |rejoined| rejoined.incarnation)

@@ -350,8 +350,14 @@ fn command() -> impl Strategy<Value = CatalogCommand> {
         (1u64..60).prop_map(|id| CatalogCommand::RemoveStream { id: StreamId::new(id), expected_owner: None }),
         (1u64..60, name.clone())
             .prop_map(|(id, name)| CatalogCommand::ConfirmRemoval { id: StreamId::new(id), node: node(name) }),
-        (1u64..60, 1u64..9)
-            .prop_map(|(id, from)| CatalogCommand::RegroupStream { id: StreamId::new(id), from: GroupId::new(from) }),
+        (1u64..60, 1u64..9, 1u64..4, 900u64..905).prop_map(|(id, from, source, to)| CatalogCommand::RegroupStream {
+            id: StreamId::new(id),
+            from: GroupId::new(from),
+            source: RaftNodeId::new(source * 100),
+            replicas: vec![Replica { node: node("n1"), raft_id: RaftNodeId::new(to) }],
+        }),
+        prop::collection::btree_set((1u64..8).prop_map(|inc| RaftNodeId::new(inc * 100)), 0..3)
+            .prop_map(|incarnations| CatalogCommand::LoseNodes { incarnations }),
         (name, any::<bool>()).prop_map(|(name, removed)| CatalogCommand::SetNodeState {
             name: node(name),
             state: if removed { NodeState::Removed } else { NodeState::Active },
@@ -468,4 +474,66 @@ fn a_replica_rejoins_under_a_new_id_while_most_others_vote() {
     assert_eq!(rejoin(&mut log, "n1", 902, 903), CatalogResponse::Done);
     let image = log.catalog.image();
     assert_eq!(Catalog::from_image(&image).unwrap().stream(id), log.catalog.stream(id));
+}
+
+#[test]
+fn a_stream_goes_on_from_one_replica_in_a_new_group() {
+    let mut log = Log::with_nodes(3);
+    let replicas: Vec<Replica> =
+        (1..4).map(|n: u64| Replica { node: node(&format!("n{n}")), raft_id: RaftNodeId::new(n * 100) }).collect();
+    let CatalogCommand::CreateStream { key, subjects, config, owner, .. } = create("S", &["a"], json!({})) else {
+        panic!("a creation")
+    };
+    let created = log.run(CatalogCommand::CreateStream { key, subjects, config, replicas: replicas.clone(), owner });
+    let CatalogResponse::Created { id, group: from } = created else { panic!("{created:?}") };
+    let regroup = |log: &mut Log, from: GroupId, source: u64, ids: &[u64]| {
+        let nodes = ["n1", "n2", "n3", "n3"];
+        let replicas = nodes.iter().zip(ids).map(|(n, id)| Replica { node: node(n), raft_id: RaftNodeId::new(*id) });
+        let source = RaftNodeId::new(source);
+        log.run(CatalogCommand::RegroupStream { id, from, source, replicas: replicas.collect() })
+    };
+    let elsewhere = GroupId::new(from.get() + 1);
+    assert_eq!(
+        refusal(regroup(&mut log, elsewhere, 100, &[901, 902, 903])),
+        CatalogRefusal::WrongGroup { current: from }
+    );
+    for used in [[901, 902, 300], [901, 902, 902]] {
+        let why = refusal(regroup(&mut log, from, 100, &used));
+        assert!(matches!(why, CatalogRefusal::IncarnationReused { .. }), "{why}");
+    }
+    for nodes in [&[901, 902][..], &[901, 902, 903, 904]] {
+        let why = refusal(regroup(&mut log, from, 100, nodes));
+        assert_eq!(why, CatalogRefusal::BadReplica { node: node("n3") }, "{nodes:?}");
+    }
+    let nobody = refusal(regroup(&mut log, from, 400, &[901, 902, 903]));
+    assert_eq!(nobody, CatalogRefusal::NotAMember { raft_id: RaftNodeId::new(400) });
+
+    let done = regroup(&mut log, from, 200, &[901, 902, 903]);
+    let CatalogResponse::Regrouped { group } = done else { panic!("{done:?}") };
+    let entry = log.catalog.stream(id).unwrap().clone();
+    assert!(group != from && entry.group == group && entry.past_groups == [from].into() && entry.replaced);
+    let (source, founder) = (RaftNodeId::new(200), RaftNodeId::new(902));
+    assert_eq!(entry.regrouped, Some(Regrouped { from, source, founder }));
+    let votes: Vec<bool> = entry.replicas.iter().map(|replica| entry.rejoined[&replica.raft_id].votes).collect();
+    assert_eq!(votes, [false, true, false], "who went on alone votes, the others come as new members");
+    assert_eq!(entry.incarnation_of(&entry.replicas[2]), RaftNodeId::new(300), "the disks are the same");
+    assert_eq!(Catalog::from_image(&log.catalog.image()).unwrap(), log.catalog);
+    // Asked twice, it is done once.
+    assert!(matches!(refusal(regroup(&mut log, from, 200, &[911, 912, 913])), CatalogRefusal::WrongGroup { .. }));
+}
+
+#[test]
+fn a_lost_node_is_never_admitted_again_and_its_name_comes_back_with_another_disk() {
+    let mut log = Log::with_nodes(3);
+    log.create("S", &["a"]);
+    let lost = RaftNodeId::new(300);
+    assert_eq!(log.run(CatalogCommand::LoseNodes { incarnations: [lost].into() }), CatalogResponse::Done);
+    assert!(log.catalog.node(&node("n3")).unwrap().is_lost());
+    assert_eq!(refusal(log.run(register("n3", 300, 2))), CatalogRefusal::NodeLost);
+    let request = PlacementRequest { replicas: 3, ..PlacementRequest::default() };
+    assert!(place(&log.catalog, &StreamKey::new("$G", "X"), &request).is_err(), "nothing is placed on it");
+    assert_eq!(log.run(register("n3", 301, 1)), CatalogResponse::Done);
+    assert!(!log.catalog.node(&node("n3")).unwrap().is_lost());
+    assert!(matches!(refusal(log.run(register("n3", 300, 3))), CatalogRefusal::IncarnationReused { .. }));
+    assert!(place(&log.catalog, &StreamKey::new("$G", "X"), &request).is_ok());
 }

@@ -143,12 +143,17 @@ pub(super) fn hard_state(path: &Path, bytes: &[u8], page: &mut Page) {
         weak_since,
         log_segment,
         refused,
+        lost,
     } = state;
     let cluster = cluster_id.as_deref().unwrap_or("-");
     page.line(&format!("  cluster {cluster} node {node_name} incarnation {node_incarnation}"));
     let weak = weak_since.map_or("-".to_owned(), |since| since.get().to_string());
     page.line(&format!("  boot epoch {boot_epoch}, OS boot {os_boot_id}, mount {mount_id}"));
     page.line(&format!("  clean stop {clean_stop}, weak since {weak}, log segment {log_segment}"));
+    if !lost.is_empty() {
+        let lost: Vec<String> = lost.iter().map(u64::to_string).collect();
+        page.line(&format!("  declared lost: incarnations {}", lost.join(" ")));
+    }
     if let Some(why) = refused {
         page.line(&format!("  REFUSED by the cluster: {why}"));
     }

@@ -15,6 +15,7 @@ mod disks;
 mod durability;
 mod membership;
 mod power;
+mod recover;
 mod rejoin;
 mod sequences;
 mod soak;
