@@ -14,7 +14,7 @@ use headwater_core::ids::{Generation, RaftNodeId, StreamId};
 use headwater_protocol::api::stream::StreamInfo;
 use headwater_storage::disk::Disk;
 use headwater_storage::flusher::Flusher;
-use headwater_storage::wal::{LogEnd, Wal};
+use headwater_storage::wal::{LogEnd, PinnedGroup, Wal};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use crate::config::NodeConfig;
 use crate::identity::Identity;
 use crate::jetstream::{self, Forwards};
 use crate::meta::{self, Meta, bootstrap};
-use crate::raft::{Directory, RaftNet, Receiver};
+use crate::raft::{Directory, RaftGroup, RaftNet, Receiver};
 use crate::regroup;
 pub(crate) use crate::stream::Owner;
 use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
@@ -682,11 +682,15 @@ async fn tick(context: Arc<Context>) {
             for pinned in pinned_groups {
                 if pinned.group == meta::GROUP {
                     context.meta.replica.checkpoint();
+                    let_go(context.meta.raft(), &pinned).await;
                 }
                 if let Some(replica) = context.streams.all_local().into_iter().find(|r| r.spec.group == pinned.group) {
-                    let mut inner = replica.lock();
-                    inner.flushing.set_log_pressure();
-                    replica.flush_if_due(&mut inner);
+                    {
+                        let mut inner = replica.lock();
+                        inner.flushing.set_log_pressure();
+                        replica.flush_if_due(&mut inner);
+                    }
+                    let_go(replica.raft(), &pinned).await;
                 }
             }
         }
@@ -694,6 +698,14 @@ async fn tick(context: Arc<Context>) {
             context.meta.replica.checkpoint();
         }
         crate::join::tick(&context, count);
+    }
+}
+
+/// An idle group must not keep the log of all others: it gives up what it keeps for followers that are behind. What is not
+/// persisted yet stays, and is asked for again.
+async fn let_go(raft: Option<RaftGroup>, pinned: &PinnedGroup) {
+    if let (Some(raft), Some(upto)) = (raft, pinned.release_index) {
+        raft.purge_log(upto).await;
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum GroupKind {
 
 /// Log entries kept behind `persisted`, so that a follower that was briefly away catches up from the log: at most 64 MiB
 /// of them, as a frame is at most 256 KiB, unless single messages are larger. Who was away for longer gets the blocks
-/// that it does not have.
+/// that it does not have. Given up where they keep the log's segments of all others.
 const LOG_ENTRIES_TO_KEEP: u64 = 256;
 
 /// After a start of all nodes nobody has a leader. The members ask for votes one after the other, so long apart, rather
@@ -325,6 +325,13 @@ impl RaftGroup {
     pub(crate) async fn persisted_moved(&self) {
         // Fails only when the group stopped; its supervisor sees that.
         let _stopped = self.raft.trigger().snapshot().await;
+    }
+
+    /// Purges the log up to `upto`, as far as it is persisted: also what is otherwise kept for followers that are behind,
+    /// who get a snapshot then.
+    pub(crate) async fn purge_log(&self, upto: LogIndex) {
+        // Fails only when the group stopped; its supervisor sees that.
+        let _stopped = self.raft.trigger().purge_log(upto.get()).await;
     }
 
     pub(crate) async fn add_learner(&self, id: u64) -> Result<(), String> {

@@ -304,6 +304,25 @@ struct Found {
     stored_snapshot: u64,
 }
 
+/// Starts the only member of the group.
+async fn alone(wal: &Wal, replica: &Arc<Lagging>) -> Result<RaftGroup, StartError> {
+    let (listen, _) = crate::transport::tests::listener();
+    let transport = Transport::start(listen, Arc::new(Alone));
+    RaftGroup::start(GroupParams {
+        kind: GroupKind::Meta,
+        group: GROUP,
+        raft_id: 1,
+        wal: wal.clone(),
+        sync: EffectiveSync::new(SyncMode::Always),
+        replica: Arc::clone(replica) as Arc<dyn Replica>,
+        net: RaftNet::new(transport.clone(), Arc::new(Alone)),
+        receiver: Receiver::new(transport),
+        staging: PathBuf::from("/staging"),
+        own_files: None,
+    })
+    .await
+}
+
 /// Starts a member on what was found, and runs it until it has applied `until`.
 fn start(found: &Found, until: u64) -> Result<(Vec<u64>, GroupState, LogIndex), StartError> {
     let members = Members { at: Some(log_pos(1, 0)), configs: vec![[1].into()], nodes: [1].into() };
@@ -334,21 +353,7 @@ fn start(found: &Found, until: u64) -> Result<(Vec<u64>, GroupState, LogIndex), 
         applied: Mutex::default(),
     });
     run(async {
-        let (listen, _) = crate::transport::tests::listener();
-        let transport = Transport::start(listen, Arc::new(Alone));
-        let group = RaftGroup::start(GroupParams {
-            kind: GroupKind::Meta,
-            group: GROUP,
-            raft_id: 1,
-            wal: wal.clone(),
-            sync: EffectiveSync::new(SyncMode::Always),
-            replica: Arc::clone(&replica) as Arc<dyn Replica>,
-            net: RaftNet::new(transport.clone(), Arc::new(Alone)),
-            receiver: Receiver::new(transport),
-            staging: PathBuf::from("/staging"),
-            own_files: None,
-        })
-        .await?;
+        let group = alone(&wal, &replica).await?;
         // The first entry of the member's own term proves what is committed: nothing before that counts as known.
         let before = group.state();
         assert!(!before.commit_known, "{before:?}");
@@ -414,4 +419,59 @@ fn log_shorter_than_the_store_goes_on_behind_it() {
     let (applied, state, purged) = start(&found, 102).unwrap();
     assert_eq!(applied, [102], "nothing is applied twice");
     assert_eq!((state.accepted, purged.get()), (102, 101));
+}
+
+/// What a group keeps in the log for followers that are behind may be a lot. An idle one gives it up when it would keep the
+/// segments of all others.
+#[test]
+fn an_idle_group_gives_up_what_it_keeps_for_followers() {
+    const LAST: u64 = 60;
+    let members = Members { at: Some(log_pos(1, 0)), configs: vec![[1].into()], nodes: [1].into() };
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let options = WalOptions { segment_bytes: 1 << 20, segments_target: 2, ..WalOptions::default() };
+    let (wal, _) = Wal::open(disk, Path::new("/wal"), options).unwrap();
+    let append = |group: GroupId, index: u64, kind: u8, payload: Bytes| {
+        let entries = vec![WalEntry { index: LogIndex::new(index), term: log_pos(1, 0).term, kind, payload }];
+        wal.append(AppendBatch { group, entries, need: Need::Synced, done: Box::new(|done| done.unwrap()) });
+    };
+    wal.vote(GROUP, codec::vote_bytes(&Vote::new_committed(1, 1)), Box::new(|done| done.unwrap()));
+    append(GROUP, 0, codec::ENTRY_MEMBERS, Bytes::from(serde_json::to_vec(&members).unwrap()));
+    for index in 1..=LAST {
+        append(GROUP, index, codec::ENTRY_COMMAND, Bytes::from(vec![7; 100_000]));
+    }
+    let head = Some(SnapshotHead { at: log_pos(1, LAST), members });
+    let replica = Arc::new(Lagging { found: head.clone(), stored: head, applied: Mutex::default() });
+    run(async {
+        let group = alone(&wal, &replica).await.unwrap();
+        let busy = GroupId::new(8);
+        let mut next = 1;
+        let mut write = || {
+            append(busy, next, codec::ENTRY_COMMAND, Bytes::from(vec![8; 400_000]));
+            wal.purge(busy, log_pos(1, next)).unwrap();
+            next += 1;
+        };
+        for _ in 0..40 {
+            write();
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let kept = wal.stats().segment_count;
+        assert!(kept > 15, "{kept} segments: nothing was kept, so this shows nothing");
+        for _ in 0..200 {
+            let pinned = wal.pinned_groups();
+            if pinned.is_empty() && wal.stats().segment_count <= 4 {
+                break;
+            }
+            let ours = pinned.iter().filter(|pinned| pinned.group == GROUP);
+            for upto in ours.filter_map(|pinned| pinned.release_index) {
+                group.purge_log(upto).await;
+            }
+            write();
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(wal.stats().segment_count <= 4, "{} segments are still kept", wal.stats().segment_count);
+        assert!(wal.group(GROUP).unwrap().purged.unwrap().index.get() <= LAST, "no further than what is persisted");
+        assert_eq!(group.fatal(), None);
+        group.shutdown().await;
+        wal.shutdown().unwrap();
+    });
 }

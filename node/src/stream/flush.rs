@@ -22,6 +22,9 @@ pub(crate) struct StateSample {
     pub(crate) digest: u64,
 }
 
+/// Flush jobs of one replica at a time (I-14): one that is being written, one whose checkpoint is on its way, and one that
+/// ends while the next begins. So the flusher's queues hold at most this many for every replica on the node.
+const JOBS_MAX: usize = 3;
 /// Samples kept while they wait for the log's sync; one per applied entry, so this bounds memory only.
 const SAMPLES_MAX: usize = 4096;
 /// A snapshot mark is taken when this many bytes were applied since the last one.
@@ -127,6 +130,11 @@ impl Flushing {
         self.installed
     }
 
+    /// Whether another job may begin. One that may not is asked for again when a job ends, and on the next tick.
+    fn has_room_for_a_job(&self) -> bool {
+        Arc::strong_count(&self.running) <= JOBS_MAX
+    }
+
     /// Whether a job is under way.
     pub(crate) fn is_running(&self) -> bool {
         Arc::strong_count(&self.running) > 1 || self.is_marking()
@@ -219,7 +227,7 @@ impl StreamReplica {
             oldest_unpersisted_ns: f
                 .oldest_unpersisted
                 .map_or(0, |at| u64::try_from(at.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-            busy: f.busy || f.held || inner.failed.is_some(),
+            busy: f.busy || f.held || inner.failed.is_some() || !f.has_room_for_a_job(),
         }
     }
 
@@ -241,7 +249,7 @@ impl StreamReplica {
             want = FlushWant::Sync;
         }
         self.mark_if_due(inner);
-        if want != FlushWant::Nothing {
+        if want != FlushWant::Nothing && inner.flushing.has_room_for_a_job() {
             self.start_job(inner, want);
         }
     }
@@ -376,5 +384,23 @@ impl StreamReplica {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_has_so_many_jobs_at_a_time() {
+        let flushing = Flushing::new((None, Members::default()), None);
+        let mut jobs = Vec::new();
+        while flushing.has_room_for_a_job() {
+            jobs.push(flushing.running());
+            assert!(jobs.len() <= JOBS_MAX, "{} jobs", jobs.len());
+        }
+        assert_eq!(jobs.len(), JOBS_MAX);
+        jobs.pop();
+        assert!(flushing.has_room_for_a_job());
     }
 }

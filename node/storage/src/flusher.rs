@@ -36,7 +36,8 @@ struct MetaWork {
 
 /// The two lanes. Dropping it finishes what was submitted and ends the threads.
 ///
-/// The queues need no bound of their own: a store hands out one job per stage at a time.
+/// The queues need no bound of their own: whoever submits has at most `JOBS_MAX` jobs of a replica on their way
+/// (`node/src/stream/flush.rs`), and one checkpoint of the catalogue.
 pub struct Flusher {
     commit: Option<Sender<Work>>,
     checkpoint: Option<Sender<Work>>,

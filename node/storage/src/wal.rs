@@ -118,6 +118,8 @@ impl Wal {
             drop(state);
             return done(Err(failure));
         }
+        // What is confirmed from memory is not waited for by anybody: the bound is what makes the next one wait (I-14).
+        let need = if need == Need::Memory && !state.has_room() { Need::Written } else { need };
         for entry in entries {
             state.append(group, entry.index, entry.term, entry.kind, entry.payload);
         }

@@ -484,7 +484,7 @@ fn a_stream_goes_on_from_one_replica_in_a_new_group() {
     let CatalogCommand::CreateStream { key, subjects, config, owner, .. } = create("S", &["a"], json!({})) else {
         panic!("a creation")
     };
-    let created = log.run(CatalogCommand::CreateStream { key, subjects, config, replicas: replicas.clone(), owner });
+    let created = log.run(CatalogCommand::CreateStream { key, subjects, config, replicas, owner });
     let CatalogResponse::Created { id, group: from } = created else { panic!("{created:?}") };
     let regroup = |log: &mut Log, from: GroupId, source: u64, ids: &[u64]| {
         let nodes = ["n1", "n2", "n3", "n3"];

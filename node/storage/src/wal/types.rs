@@ -23,7 +23,8 @@ pub struct WalEntry {
 /// When an append counts as done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// At once. A later failure is told through the `on_failure` callback.
+    /// At once, while the queue is below its bound; as `Written` beyond. A later failure is told through the
+    /// `on_failure` callback.
     Memory,
     /// When the kernel has it: it survives a process crash.
     Written,

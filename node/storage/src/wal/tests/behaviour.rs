@@ -364,3 +364,93 @@ fn a_barrier_covers_what_was_given_before_it() {
     wal.sync_barrier(group(99), index(2), Box::new(move |result| *slot.lock() = Some(result)));
     assert_eq!(*reached.lock(), Some(Ok(())), "an unknown group has nothing to sync");
 }
+
+#[test]
+fn what_is_confirmed_from_memory_waits_for_the_writer_beyond_the_bound() {
+    let disk = SimDisk::new();
+    let options = WalOptions { queue_bytes_max: 1000, ..small() };
+    let (wal, _) = Wal::open_inline(Arc::new(disk), &dir(), options).unwrap();
+    // A disk that takes nothing in: a publisher that waits for its answers stops here.
+    let mut confirmed = 0;
+    let waiting = loop {
+        let done = append(&wal, 1, vec![entry(1, confirmed + 1, 1, 100)], Need::Memory);
+        if done.lock().is_none() {
+            break done;
+        }
+        confirmed += 1;
+        assert!(confirmed < 100, "nothing waits");
+    };
+    assert!(wal.queued_bytes() < 1000 + 2 * 200, "{} bytes are queued", wal.queued_bytes());
+    wal.drive_write();
+    assert_eq!(*waiting.lock(), Some(Ok(())), "written is enough, it waits for no sync");
+    assert_eq!(wal.watermarks(group(1)).synced, None);
+    let done = append(&wal, 1, vec![entry(1, confirmed + 2, 1, 100)], Need::Memory);
+    assert_eq!(*done.lock(), Some(Ok(())), "from memory again");
+}
+
+#[test]
+fn an_idle_group_among_a_thousand_pins_no_segments() {
+    let disk = SimDisk::new();
+    // A thousand groups at rest are a small part of a segment, as they are of one of 64 MiB.
+    let options = || WalOptions { segment_bytes: 1 << 20, rewrite_group_bytes_max: 4 << 10, ..small() };
+    let reopen = || Wal::open_inline(Arc::new(disk.clone()), &dir(), options()).unwrap().0;
+    let wal = reopen();
+    // Each has written a little, and is never heard of again.
+    for id in 2..=1000 {
+        append(&wal, id, vec![entry(id, 1, 1, 10)], Need::Synced);
+        wal.vote(group(id), Bytes::from_static(b"vote"), Box::new(|_| {}));
+    }
+    wal.drive();
+    let mut most = 0;
+    for round in 0..400_u64 {
+        append(&wal, 1, vec![entry(1, round + 1, 1, 50_000)], Need::Synced);
+        wal.drive();
+        if round >= 2 {
+            wal.purge(group(1), at(round - 1, 1)).unwrap();
+        }
+        wal.drive();
+        most = most.max(wal.stats().segment_bytes);
+    }
+    assert!(wal.stats().written_bytes > 400 * 50_000);
+    let allowed = (small().segments_target as u64 + 1) * (1 << 20);
+    assert!(most <= allowed, "{most} bytes of segments, {allowed} allowed");
+    assert_eq!(wal.pinned_groups(), []);
+    wal.shutdown().unwrap();
+    let wal = reopen();
+    for id in 2..=1000 {
+        assert_eq!(read_all(&wal, id), vec![entry(id, 1, 1, 10)]);
+        assert_eq!(wal.group(group(id)).unwrap().vote, Some(Bytes::from_static(b"vote")));
+    }
+}
+
+#[test]
+fn a_segment_goes_only_once_the_purge_marker_is_synced() {
+    let disk = SimDisk::new();
+    let (wal, _) = open(&disk);
+    for raw in 1..=40 {
+        append(&wal, 1, vec![entry(1, raw, 1, 2000)], Need::Synced);
+        wal.drive();
+    }
+    let keep = |wal: &Wal| while wal.shared.keep_step() {};
+    keep(&wal);
+    let before = wal.stats().segment_count;
+    assert!(before > 4, "{before} segments");
+    wal.purge(group(1), at(39, 1)).unwrap();
+    assert!(wal.drive_write());
+    keep(&wal);
+    assert_eq!(wal.stats().segment_count, before, "the marker is written, not synced");
+    // A power cut now finds either: the entries, or the marker. Never a hole.
+    for seed in 0..32 {
+        let crashed = disk.fork();
+        crashed.crash(seed);
+        let (wal, _) = open(&crashed);
+        let log = wal.group(group(1)).unwrap();
+        let first = log.purged.map_or(1, |purged| purged.index.get() + 1);
+        assert_eq!(read_all(&wal, 1).len() as u64, 41 - first, "seed {seed}");
+    }
+    append(&wal, 2, vec![entry(2, 1, 1, 1)], Need::Synced);
+    wal.drive();
+    keep(&wal);
+    let after = wal.stats().segment_count;
+    assert!(after <= 2, "{after} of {before} segments are left");
+}
