@@ -43,6 +43,10 @@ pub(crate) struct NodeArgs {
     // A negative number is no flag, and its refusal comes with those of the others.
     #[arg(long, env = "HEADWATER_MAX_PAYLOAD", value_name = "BYTES", allow_negative_numbers = true)]
     pub(crate) max_payload: Option<String>,
+    /// Bytes that must be free on the store's file system for new messages and streams to be taken in; 0 for no limit
+    /// [default: 167772160, or a fourth of the file system if that is less]
+    #[arg(long, env = "HEADWATER_MIN_FREE_SPACE", value_name = "BYTES", allow_negative_numbers = true)]
+    pub(crate) min_free_space: Option<String>,
 }
 
 /// One seed: a name and where to dial it.
@@ -66,10 +70,15 @@ pub(crate) struct NodeConfig {
     pub(crate) cluster_advertise: String,
     pub(crate) admin_token: Option<String>,
     pub(crate) max_payload: usize,
+    /// Bytes; `None` is what [`headwater_core::space`] has.
+    pub(crate) min_free_space: Option<u64>,
 }
 
 /// Largest payload that can be configured: a frame holds at least one message, and the wire frame is at most 64 MiB.
 const MAX_PAYLOAD_LIMIT: u64 = 32 << 20;
+
+/// Keys that hold a number.
+const NUMBERS: [&str; 2] = ["max-payload", "min-free-space"];
 
 /// Reads the file, if one is named, beneath the flags. `Err` lists every problem.
 pub(crate) fn load(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
@@ -130,9 +139,9 @@ fn from_file(path: &Path) -> File {
         match value {
             toml::Value::String(text) => **field = Some(text),
             // What is wrong with the number is told with all the rest.
-            toml::Value::Integer(number) if *name == "max-payload" => **field = Some(number.to_string()),
+            toml::Value::Integer(number) if NUMBERS.contains(name) => **field = Some(number.to_string()),
             other => {
-                let kind = if *name == "max-payload" { "a number" } else { "text in quotes" };
+                let kind = if NUMBERS.contains(name) { "a number" } else { "text in quotes" };
                 file.problems.push(format!("--config {shown}: {key}: must be {kind}, not {}", other.type_str()));
                 file.bad.keys.push(key);
             }
@@ -143,7 +152,7 @@ fn from_file(path: &Path) -> File {
 
 impl NodeArgs {
     /// Every setting that a file may hold, by its key.
-    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 10] {
+    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 11] {
         let Self {
             config: _,
             name,
@@ -156,6 +165,7 @@ impl NodeArgs {
             cluster_advertise,
             admin_token_file,
             max_payload,
+            min_free_space,
         } = self;
         [
             ("name", name),
@@ -168,6 +178,7 @@ impl NodeArgs {
             ("cluster-advertise", cluster_advertise),
             ("admin-token-file", admin_token_file),
             ("max-payload", max_payload),
+            ("min-free-space", min_free_space),
         ]
     }
 }
@@ -276,6 +287,14 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
         0
     });
 
+    let min_free_space = args.min_free_space.as_deref().and_then(|text| {
+        let bytes = text.parse::<u64>().ok();
+        if bytes.is_none() {
+            problems.push(format!("--min-free-space {text:?}: use a number of bytes, 0 for no limit"));
+        }
+        bytes
+    });
+
     if problems.is_empty() {
         Ok(NodeConfig {
             name,
@@ -288,6 +307,7 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
             cluster_advertise,
             admin_token,
             max_payload: usize::try_from(max_payload).expect("at most 32 MiB"),
+            min_free_space,
         })
     } else {
         Err(problems)
@@ -313,10 +333,19 @@ mod tests {
             client_advertise: Some("x".into()),
             store_dir: Some(String::new()),
             max_payload: Some("-5".into()),
+            min_free_space: Some("1GB".into()),
             ..NodeArgs::default()
         };
         let problems = load(args).unwrap_err();
-        for flag in ["--name", "--listen", "--cluster-listen", "--store-dir", "--client-advertise", "--max-payload"] {
+        for flag in [
+            "--name",
+            "--listen",
+            "--cluster-listen",
+            "--store-dir",
+            "--client-advertise",
+            "--max-payload",
+            "--min-free-space",
+        ] {
             assert!(problems.iter().any(|p| p.starts_with(flag)), "{flag} in {problems:?}");
         }
         assert_eq!(problems.iter().filter(|p| p.starts_with("--peers")).count(), 4, "{problems:?}");
@@ -327,10 +356,11 @@ mod tests {
     fn flags_win_over_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.toml");
-        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\n")
+        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\nmin-free-space = 77\n")
             .unwrap();
         let config = load(NodeArgs { config: Some(path), name: Some("flag".into()), ..NodeArgs::default() }).unwrap();
         assert_eq!((config.name.as_str(), config.listen.port(), config.max_payload), ("flag", 5000, 4096));
+        assert_eq!(config.min_free_space, Some(77));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use headwater_core::catalog::NodeName;
 
 use crate::node::Context;
 use crate::raft::{GroupState, RaftGroup};
+use crate::transport::NodeId;
 
 /// A handed-over leadership must have moved within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,12 +21,20 @@ pub(crate) async fn hand_over(
 ) -> Result<(), &'static str> {
     // A name nobody has becomes 0, which is nobody's id.
     let preferred = preferred.map(|name| context.meta.read(|c| c.node(name).map_or(0, |n| n.incarnation.get())));
+    hand_over_where(context, raft, |node| preferred.is_none_or(|preferred| preferred == node)).await
+}
+
+/// Hands the group to the follower that is closest behind, of those on nodes that are `wanted`.
+pub(crate) async fn hand_over_where(
+    context: &Context,
+    raft: &RaftGroup,
+    wanted: impl Fn(NodeId) -> bool,
+) -> Result<(), &'static str> {
     let able = |id: u64| {
         let node = context.node_of(id);
         context.transport.is_up(node) && !context.is_leaving(node)
     };
-    let wanted = |id: u64| preferred.is_none_or(|node| node == context.node_of(id));
-    let fit = |id: u64| wanted(id) && able(id);
+    let fit = |id: u64| wanted(context.node_of(id)) && able(id);
     let to = successor(&raft.state(), raft.raft_id(), fit).ok_or("no follower that is up can take over")?;
     let lost = async {
         while able(to) {

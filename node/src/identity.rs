@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, bail};
 use headwater_core::ids::LogIndex;
@@ -20,6 +21,8 @@ pub(crate) struct Identity {
     disk: Arc<dyn Disk>,
     store: std::path::PathBuf,
     state: Mutex<HardState>,
+    /// Mirrors that somebody is declared lost, for those who ask at every message.
+    any_lost: AtomicBool,
     _lock: Box<dyn LockGuard>,
 }
 
@@ -95,7 +98,9 @@ impl Identity {
 
     /// A person has declared these nodes lost for good: nothing is heard from them again. Durable when this returns.
     pub(crate) fn declare_lost(&self, incarnations: &BTreeSet<u64>) -> anyhow::Result<()> {
-        self.change(|s| s.lost.extend(incarnations)).context("the lost nodes could not be saved")
+        self.change(|s| s.lost.extend(incarnations)).context("the lost nodes could not be saved")?;
+        self.any_lost.store(!self.lost().is_empty(), Ordering::Release);
+        Ok(())
     }
 
     /// Incarnations that a person has declared lost.
@@ -105,7 +110,7 @@ impl Identity {
 
     /// Whether a person has declared this incarnation lost.
     pub(crate) fn is_lost(&self, incarnation: u64) -> bool {
-        self.state.lock().lost.contains(&incarnation)
+        self.any_lost.load(Ordering::Acquire) && self.state.lock().lost.contains(&incarnation)
     }
 
     /// The cluster refuses this store for good; it is not started again.
@@ -247,7 +252,9 @@ pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
     let state = HardState { log_segment: wal.newest_segment().get(), ..state };
     state.save(&*disk, &store).with_context(|| format!("--store-dir {shown}: the hard state cannot be written"))?;
     let flusher = Flusher::start(Arc::clone(&disk), wal.clone()).context("the flusher does not start")?;
-    let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state: Mutex::new(state), _lock: lock });
+    let any_lost = AtomicBool::new(!state.lost.is_empty());
+    let state = Mutex::new(state);
+    let identity = Arc::new(Identity { disk: Arc::clone(&disk), store, state, any_lost, _lock: lock });
     Ok(OpenedStore { identity, disk, wal, flusher, last_run, log_end: scan.end_of_records() })
 }
 

@@ -17,6 +17,7 @@ mod node;
 mod planner;
 mod raft;
 mod regroup;
+mod space;
 mod stream;
 mod transport;
 

@@ -26,6 +26,7 @@ use crate::jetstream::{self, Forwards};
 use crate::meta::{self, Meta, bootstrap};
 use crate::raft::{Directory, RaftGroup, RaftNet, Receiver};
 use crate::regroup;
+use crate::space::{self, Space};
 pub(crate) use crate::stream::Owner;
 use crate::stream::acks::{AckWriter, PUBLISH_ACKS, PUBLISH_BATCH};
 use crate::stream::forward::{AckBuilder, Fate, Forwarded};
@@ -82,6 +83,8 @@ pub(crate) struct Context {
     /// What empty peers said of themselves, for founding a cluster.
     heard: Mutex<BTreeMap<String, bootstrap::Heard>>,
     heard_changed: Notify,
+    /// Room on the store's file system, here and at the peers.
+    pub(crate) space: Space,
     /// Held while the catalogue's group is made to go on without its majority.
     pub(crate) regrouping: tokio::sync::Mutex<()>,
     /// Peers that said they are about to stop.
@@ -420,11 +423,12 @@ impl PeerHandler for Peers {
         context.receiver.on_down(node);
         context.forwards.on_down(node);
         context.broker.peer_down(node);
+        context.space.on_down(node);
         context.leaving.lock().remove(&node);
     }
 
     fn on_message(&self, from: NodeId, message: u8, body: Bytes) {
-        let Some(context) = self.context() else { return };
+        let Some(context) = self.context().filter(|context| !context.identity.is_lost(from)) else { return };
         let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match message {
             crate::raft::kind::APPEND_RESULT => context.net.on_append_result(from, body),
@@ -453,6 +457,7 @@ impl PeerHandler for Peers {
                     context.logs_seen.lock().insert(from, now);
                 }
             }
+            space::kind::LOW_SPACE => context.space.heard(from, &body),
             stream::rejoin::kind::START_OVER => stream::rejoin::on_start_over(context, &body),
             kind::DRAINED => {
                 if let (Some(stream), Some(generation), Some(replica)) = (n(0), n(8), n(16))
@@ -473,6 +478,10 @@ impl PeerHandler for Peers {
             respond.send(Err("the node is starting".to_owned()));
             return;
         };
+        // A link that was up when its node was declared lost.
+        if context.identity.is_lost(from) {
+            return respond.send(Err(CatalogRefusal::NodeLost.to_string()));
+        }
         match request {
             0x01..=0x0f => context.receiver.on_request(request, body, respond),
             meta::kind::WRITE => {
@@ -512,7 +521,7 @@ impl PeerHandler for Peers {
     }
 
     fn on_bulk(&self, from: NodeId, bulk: BulkStream) {
-        let Some(context) = self.context().cloned() else { return };
+        let Some(context) = self.context().filter(|context| !context.identity.is_lost(from)).cloned() else { return };
         tokio::spawn(async move {
             if let Err(error) = context.receiver.on_bulk(bulk.header, bulk.stream).await {
                 tracing::warn!(from, %error, "snapshot transfer failed; the leader sends it again");
@@ -586,6 +595,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         changed: Notify::new(),
         heard: Mutex::default(),
         heard_changed: Notify::new(),
+        space: Space::default(),
         regrouping: tokio::sync::Mutex::default(),
         leaving: Mutex::default(),
         logs_seen: Mutex::default(),
@@ -614,6 +624,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     tokio::spawn(crate::join::register(Arc::clone(&context)));
     tokio::spawn(crate::planner::run(Arc::clone(&context)));
     tokio::spawn(tick(Arc::clone(&context)));
+    tokio::spawn(space::watch(Arc::clone(&context)));
     tracing::info!(clients = %context.config.listen, http = %context.config.http, "serving");
 
     context.told_to_stop.cancelled().await;

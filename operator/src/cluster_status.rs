@@ -211,6 +211,7 @@ mod tests {
                 node_id: n,
                 boot_id: "b".to_owned(),
                 groups: Vec::new(),
+                space: None,
             }),
         }
     }

@@ -21,6 +21,7 @@ pub mod regroup;
 pub mod rejoin;
 mod runs;
 pub mod seq_set;
+pub mod space;
 pub mod stream;
 pub mod subject_index;
 pub mod watermark;

@@ -91,6 +91,12 @@ fn node(admin: &Admin, registry: &mut Registry) {
     let maintenance = admin.maintenance.remaining().map_or(0, |left| left.as_secs().max(1));
     gauge(registry, "maintenance_seconds", "Seconds for which this node still keeps from leading", maintenance);
 
+    if let Some(space) = context.space.report() {
+        gauge(registry, "store_free_bytes", "Bytes free on the store's file system", space.free_bytes);
+        gauge(registry, "store_min_free_bytes", "Bytes that must be free for new messages", space.min_free_bytes);
+        gauge(registry, "store_low", "1 while there is too little room for new messages", i64::from(space.is_low));
+    }
+
     let stats = context.broker.stats();
     gauge(registry, "connections", "Client connections", stats.connections);
     gauge(registry, "subscriptions", "Client subscriptions", stats.subscriptions);

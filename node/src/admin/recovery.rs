@@ -36,6 +36,7 @@ pub(crate) fn report(context: &Arc<Context>) -> RecoveryReport {
         node_id: context.node_id,
         boot_id: context.boot_id.clone(),
         groups,
+        space: context.space.report(),
     }
 }
 

@@ -151,6 +151,7 @@ mod tests {
             node_id: id,
             boot_id: "b".into(),
             groups: vec![group],
+            space: None,
         }
     }
 

@@ -160,6 +160,14 @@ pub(crate) fn render(seen: &[Seen], only: Option<&str>) -> String {
         }
     }
     let mut text = table.render();
+    for node in seen {
+        if let Some(space) = node.report.as_ref().ok().and_then(|report| report.space).filter(|space| space.is_low) {
+            text += &format!(
+                "{}: takes no new messages: {} bytes free on the store's file system, less than {}\n",
+                node.name, space.free_bytes, space.min_free_bytes
+            );
+        }
+    }
     for (node, group) in &rows {
         if let Some(why) = &group.phase_why {
             text += &format!("{node}: {}: {why}\n", stream_name(group));
@@ -226,7 +234,7 @@ pub(crate) fn is_recovered(seen: &[Seen], stream: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use headwater_crds::SyncMode;
-    use headwater_plan::wire::{RecoveryReport, Watermarks};
+    use headwater_plan::wire::{StoreSpace, Watermarks};
 
     use super::*;
 
@@ -259,6 +267,7 @@ mod tests {
             node_id: 1,
             boot_id: "b".into(),
             groups: vec![group],
+            space: Some(StoreSpace { free_bytes: 90, min_free_bytes: 100, is_low: name == "n2" }),
         };
         Seen { name: name.into(), url: "http://x".into(), report: Ok(report) }
     }
@@ -277,6 +286,7 @@ NODE  STREAM  ROLE      PHASE      APPLIED  PERSISTED  BEHIND  SNAPSHOT         
 n1    ORDERS  leader    Recovered      120          5       0  110 async, 105 missing  async  interval(2m)  interval(2m)+async
 n2    ORDERS  follower  Recovered       90          5      30  5                       async  interval(2m)  interval(2m)+async
 n3    unreachable: connection refused
+n2: takes no new messages: 90 bytes free on the store's file system, less than 100
 ";
         assert_eq!(render(&all, None), expected);
         assert!(!render(&all, Some("OTHER")).contains("ORDERS"));

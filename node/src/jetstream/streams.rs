@@ -1,12 +1,13 @@
 //! Streams through the API: created and changed in the catalogue, described and purged by their leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_core::catalog::placement::{PlacementRequest, place};
 use headwater_core::catalog::{
-    CatalogCommand, CatalogRefusal, CatalogResponse, FenceNumber, NodeName, Owner, StreamEntry, StreamKey,
+    CatalogCommand, CatalogRefusal, CatalogResponse, FenceNumber, NodeEntry, NodeName, Owner, Replica, StreamEntry,
+    StreamKey,
 };
 use headwater_core::ids::{Generation, StreamSeq};
 use headwater_core::stream::{Command, Purge, Records, Rejection};
@@ -126,15 +127,7 @@ pub(crate) async fn create_in_catalogue(
     }
     let mut stored = config.clone();
     level::stamp_stored(&mut stored.metadata, config.required_level());
-    let down = context.unreachable_nodes();
-    let wanted = usize::try_from(config.num_replicas).unwrap_or(1);
-    let request = |avoid| PlacementRequest { replicas: wanted, avoid, preferred: None, ..PlacementRequest::default() };
-    let replicas = context
-        .meta
-        .read(|c| {
-            place(c, &key, &request(down)).or_else(|_| place(c, &key, &request(std::collections::BTreeSet::new())))
-        })
-        .map_err(|_| error::CLUSTER_NO_PEERS)?;
+    let replicas = placed(context, &key, usize::try_from(config.num_replicas).unwrap_or(1))?;
     let command = CatalogCommand::CreateStream {
         key: key.clone(),
         subjects: stored.subjects.clone(),
@@ -149,6 +142,25 @@ pub(crate) async fn create_in_catalogue(
     }
     let entry = context.meta.read(|c| c.stream_by_name(&key).cloned()).ok_or(CatalogRefusal::StreamNotFound)?;
     Ok(Created { entry, is_new: true })
+}
+
+/// Where a new stream goes: to nodes that are up and have room, else to nodes that have room.
+fn placed(context: &Context, key: &StreamKey, replicas: usize) -> Result<Vec<Replica>, ChangeError> {
+    let down = context.unreachable_nodes();
+    let low: BTreeSet<NodeName> = context.meta.read(|c| {
+        let lacks = |node: &&NodeEntry| context.space.lacks(context, node.incarnation.get());
+        c.nodes().filter(lacks).map(|node| node.name.clone()).collect()
+    });
+    let with = |avoid: BTreeSet<NodeName>| {
+        let request = PlacementRequest { replicas, avoid, preferred: None, ..PlacementRequest::default() };
+        context.meta.read(|c| place(c, key, &request))
+    };
+    let found = with(down.union(&low).cloned().collect()).or_else(|_| with(low));
+    // Without regard to room there are enough: then it is room that is missing.
+    found.map_err(|_| match with(BTreeSet::new()) {
+        Ok(_) => error::STORAGE_RESOURCES_EXCEEDED.into(),
+        Err(_) => error::CLUSTER_NO_PEERS.into(),
+    })
 }
 
 /// Changes a stream in the catalogue; only at the catalogue's leader. Returns the entry as it is then.

@@ -19,11 +19,19 @@ impl StreamReplica {
         let inner = &mut *guard;
         let Inner { state, store, leading: Some(leading), gate, .. } = inner else { return false };
         let no_ack = state.settings().no_ack;
-        if leading.admission.in_flight_bytes() >= 2 * IN_FLIGHT_BYTES_MAX || store.dirty_bytes() >= 2 * DIRTY_BYTES_MAX
+        if leading.admission.in_flight_bytes() >= 2 * IN_FLIGHT_BYTES_MAX
+            || store.dirty_bytes() >= 2 * DIRTY_BYTES_MAX
+            || self.log_is_stuck()
         {
             // Publishers were asked to wait and could not any longer: nothing commits, or nothing gets to the disk.
             if let Some(to) = to.filter(|_| !no_ack) {
                 self.acks.answer(&to, &not_ready());
+            }
+            return true;
+        }
+        if self.lacks_room() {
+            if let Some(to) = to.filter(|_| !no_ack) {
+                self.acks.answer(&to, &Fate::Refused(refusal_json(&PubRefusal::NoRoom)));
             }
             return true;
         }

@@ -102,6 +102,10 @@ pub(crate) struct StreamReplica {
     starting_over: AtomicBool,
     /// This member asks for no votes until there is a leader.
     sits_out: AtomicBool,
+    /// The disks of too many voters have too little room for more messages.
+    short_of_room: AtomicBool,
+    /// The log's queue on this node is full twice over.
+    log_is_stuck: AtomicBool,
     /// What the disk remembers of this member.
     file: Mutex<ReplicaFile>,
     /// Node of the leader that this member follows; 0 is none.
@@ -112,6 +116,9 @@ pub(crate) struct StreamReplica {
 
 /// Applying waits while the store has this many bytes in memory that are not in its files (I-14).
 pub(super) const DIRTY_BYTES_MAX: u64 = 64 << 20;
+/// Publishers are refused while so many bytes wait for the node's log (I-14): twice the bound at which they are asked to
+/// wait. Looked at ten times a second, so it may be exceeded by what comes in that time.
+const LOG_QUEUE_BYTES_MAX: usize = 128 << 20;
 /// How often it is looked whether the flusher is done.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
@@ -157,6 +164,8 @@ impl StreamReplica {
             adopting: AtomicBool::new(false),
             starting_over: AtomicBool::new(false),
             sits_out: AtomicBool::new(false),
+            short_of_room: AtomicBool::new(false),
+            log_is_stuck: AtomicBool::new(false),
             file: Mutex::new(file),
             leader: AtomicU64::new(0),
             acks,
@@ -190,6 +199,24 @@ impl StreamReplica {
         if applied.index.get() > 0 {
             inner.recovered = (Some(applied), inner.members.clone());
         }
+    }
+
+    /// Looks whether there is room for more messages: on the disks of enough of the voters, and in the log's queue here.
+    pub(super) fn look_for_room(&self) {
+        self.log_is_stuck.store(self.context.wal.queued_bytes() >= LOG_QUEUE_BYTES_MAX, Ordering::Release);
+        let voters = self.raft_state().map(|raft| raft.members.voters());
+        let voters = voters.unwrap_or_else(|| [self.spec.raft_id.get()].into());
+        self.short_of_room.store(!crate::space::has_room(&self.context, &voters), Ordering::Release);
+    }
+
+    /// Whether messages are refused for lack of room, here or at too many of the others.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.context.space.is_low() || self.short_of_room.load(Ordering::Acquire)
+    }
+
+    /// Whether so much waits for this node's log that it cannot be getting to the disk, whatever the other voters confirm.
+    pub(super) fn log_is_stuck(&self) -> bool {
+        self.log_is_stuck.load(Ordering::Acquire)
     }
 
     /// Whether this replica leads and takes publishes.

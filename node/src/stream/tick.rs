@@ -25,6 +25,9 @@ impl StreamReplica {
         }
         self.observe_phase(raft);
         self.expire_if_due();
+        if self.leads() {
+            self.look_for_room();
+        }
         self.drop_unheard_requests();
         let mut inner = self.lock();
         self.flush_if_due(&mut inner);

@@ -21,6 +21,20 @@ pub struct RecoveryReport {
     pub boot_id: String,
     /// One entry per group with a replica here; the meta group's `stream` is empty.
     pub groups: Vec<GroupReport>,
+    /// Room on the store's file system; absent before the first look.
+    #[serde(default)]
+    pub space: Option<StoreSpace>,
+}
+
+/// Room on the file system of a node's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreSpace {
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// Bytes that must be free for new messages and streams.
+    pub min_free_bytes: u64,
+    /// Whether there is too little: new messages and streams are refused. It ends a little above `min_free_bytes`.
+    pub is_low: bool,
 }
 
 impl RecoveryReport {

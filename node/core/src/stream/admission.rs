@@ -311,6 +311,7 @@ impl Admission {
             | PubRefusal::Sealed
             | PubRefusal::StreamNotFound => true,
             PubRefusal::NotReady
+            | PubRefusal::NoRoom
             | PubRefusal::MessageTooLarge
             | PubRefusal::HeadersTooLarge
             | PubRefusal::WrongStream

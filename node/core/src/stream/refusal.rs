@@ -8,6 +8,9 @@ pub enum PubRefusal {
     /// The sequencer waits for the state to catch up with the log.
     #[error("JetStream system temporarily unavailable")]
     NotReady,
+    /// The disks have too little room.
+    #[error("insufficient resources")]
+    NoRoom,
     /// The stream is removed or about to be.
     #[error("stream not found")]
     StreamNotFound,
@@ -65,7 +68,7 @@ impl PubRefusal {
     /// HTTP-like status.
     pub const fn code(&self) -> u16 {
         match self {
-            Self::NotReady | Self::MaxMessages | Self::MaxBytes | Self::MaxMessagesPerSubject => 503,
+            Self::NotReady | Self::NoRoom | Self::MaxMessages | Self::MaxBytes | Self::MaxMessagesPerSubject => 503,
             Self::StreamNotFound => 404,
             Self::Rollup(_) => 500,
             _ => 400,
@@ -76,6 +79,7 @@ impl PubRefusal {
     pub const fn err_code(&self) -> u16 {
         match self {
             Self::NotReady => 10_008,
+            Self::NoRoom => 10_023,
             Self::StreamNotFound => 10_059,
             Self::Sealed => 10_109,
             Self::MessageTooLarge => 10_054,

@@ -113,6 +113,7 @@ impl World {
                 node_id: number,
                 boot_id: format!("boot-{name}"),
                 groups: self.group(name, node).into_iter().collect(),
+                space: None,
             })
         } else {
             Err("connection refused".to_owned())

@@ -13,6 +13,7 @@ mod consumers;
 mod crashes;
 mod disks;
 mod durability;
+mod low_space;
 mod membership;
 mod power;
 mod recover;
