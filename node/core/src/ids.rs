@@ -106,6 +106,13 @@ pub struct LogPosition {
     pub index: LogIndex,
 }
 
+impl LogPosition {
+    /// Whether counting may have led here, as a decoder must ask of a position that is counted on from.
+    pub const fn is_countable(self) -> bool {
+        self.term.is_countable() && self.index.is_countable()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{LogIndex, StreamSeq};

@@ -255,10 +255,11 @@ impl MetaCheckpoint {
 fn position(fields: &mut Fields<'_>) -> Result<LogPosition, FileError> {
     let index = LogIndex::new(fields.u64("applied index")?);
     let term = Term::new(fields.u64("applied term")?);
-    if !index.is_countable() {
-        return Err(fields.bad("an applied index that a log can reach", index));
+    let position = LogPosition { index, term };
+    if !position.is_countable() {
+        return Err(fields.bad("an applied position that a log can reach", format_args!("{index} of term {term}")));
     }
-    Ok(LogPosition { index, term })
+    Ok(position)
 }
 
 fn load(disk: &dyn Disk, path: &Path) -> Result<Option<Vec<u8>>, FileError> {

@@ -19,7 +19,7 @@ pub enum MalformedImage {
         /// The image's version.
         found: u32,
     },
-    /// Two streams have the same name, or a stream's key in the map is not its id.
+    /// Two streams have the same name, a stream's key in the map is not its id, or no counting leads to a number.
     #[error("catalogue image contradicts itself")]
     Contradiction,
 }
@@ -53,6 +53,12 @@ impl Catalog {
         catalog.rebuild_names();
         let ids_agree = catalog.streams.iter().all(|(id, stream)| *id == stream.id);
         let names_agree = catalog.nodes.iter().all(|(name, node)| *name == node.name);
+        // Counting goes on from all of these.
+        let generations = catalog.streams.values().all(|stream| stream.generation.is_countable());
+        let counts = [catalog.applied.get(), catalog.groups_given, catalog.fence.number.get()];
+        if !generations || counts.iter().any(|count| *count > u64::MAX / 2) {
+            return Err(MalformedImage::Contradiction);
+        }
         if !ids_agree || !names_agree || catalog.names.len() != catalog.streams.len() {
             return Err(MalformedImage::Contradiction);
         }
@@ -168,5 +174,20 @@ mod tests {
         }
         assert_eq!(Catalog::from_image(&catalog.image()).unwrap(), catalog);
         shown(catalog.image());
+    }
+
+    /// Found by reading, where fuzzing had found others: the next number was past the largest.
+    #[test]
+    fn numbers_that_no_counting_leads_to_are_refused() {
+        let read = |change: &dyn Fn(&mut Catalog)| {
+            let mut catalog = Catalog::default();
+            change(&mut catalog);
+            Catalog::from_image(&catalog.image()).is_ok()
+        };
+        for (count, is_read) in [(u64::MAX / 2, true), (u64::MAX / 2 + 1, false)] {
+            assert_eq!(read(&|catalog| catalog.groups_given = count), is_read);
+            assert_eq!(read(&|catalog| catalog.applied = LogIndex::new(count)), is_read);
+            assert_eq!(read(&|catalog| catalog.fence.number = FenceNumber::new(count)), is_read);
+        }
     }
 }

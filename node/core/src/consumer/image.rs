@@ -42,6 +42,10 @@ impl ConsumerSet {
             return Err(from.fail("image version"));
         }
         let mut set = Self { ids_given: from.u64("ids given")?, ..Self::default() };
+        // Ids are counted on from.
+        if set.ids_given > u64::MAX / 2 {
+            return Err(from.fail("ids given"));
+        }
         for _ in 0..from.count("consumer count", 8)? {
             let id = ConsumerId::new(from.u64("consumer id")?);
             let state = read_consumer(&mut from)?;

@@ -207,7 +207,7 @@ impl StreamState {
             && self.deleted.max().is_none_or(inside)
             && self.last_seq.is_countable()
             && self.ordinal.is_countable()
-            && self.applied.index.is_countable();
+            && self.applied.is_countable();
         if fits { Ok(()) } else { Err(DecodeError::Unknown("state image: counters")) }
     }
 

@@ -32,6 +32,14 @@ fn nothing_is_pending_that_was_not_delivered() {
     assert!(with(|state| state.delivered.stream = StreamSeq::new(u64::MAX)).is_err());
 }
 
+/// Found by fuzzing: the next consumer's id was past the largest number.
+#[test]
+fn ids_are_as_many_as_counting_gives() {
+    let given = |ids_given| ConsumerSet::from_image(&ConsumerSet { ids_given, ..ConsumerSet::default() }.image());
+    assert!(given(u64::MAX / 2).is_ok());
+    assert!(given(u64::MAX / 2 + 1).is_err());
+}
+
 /// Found by reading: one run of 2^26 was as many nodes of a tree.
 #[test]
 fn a_run_of_exhausted_messages_is_cheap_however_long() {
