@@ -5,6 +5,7 @@
 //! gathered. Locks are taken in the order interest, then output, and never across an await.
 
 pub(crate) mod conn;
+mod decode_any;
 mod interest;
 mod outbox;
 mod peer_wire;
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 
 use conn::Conn;
 pub(crate) use conn::ConnHandle;
+pub use decode_any::decode_any;
 use interest::{Interest, Taker};
 pub(crate) use outbox::Taken;
 pub(crate) use route::RouteCache;

@@ -62,6 +62,14 @@ impl Routed<'_> {
     }
 }
 
+impl<'a> Routed<'a> {
+    /// The names of the queue groups.
+    pub(super) fn queues(&self) -> Vec<&'a [u8]> {
+        let mut rest = self.queues;
+        std::iter::from_fn(|| take_u16(&mut rest).and_then(|len| take(&mut rest, usize::from(len)))).collect()
+    }
+}
+
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, tail) = rest.split_at_checked(len)?;
     *rest = tail;

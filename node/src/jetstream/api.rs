@@ -191,16 +191,38 @@ fn encode(hops: u8, subject: &[u8], headers: &[u8], payload: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// A request as it travels between nodes.
+struct Call<'a> {
+    hops: u8,
+    subject: &'a [u8],
+    headers: &'a [u8],
+    payload: &'a [u8],
+}
+
+/// Reads what [`encode`] wrote.
+fn decode(body: &[u8]) -> Option<Call<'_>> {
+    let hops = *body.first()?;
+    let s = usize::from(u16::from_le_bytes(body.get(1..3)?.try_into().ok()?));
+    let h = u32::from_le_bytes(body.get(3..7)?.try_into().ok()?) as usize;
+    let (subject, rest) = body.get(7..)?.split_at_checked(s)?;
+    let (headers, payload) = rest.split_at_checked(h)?;
+    Some(Call { hops, subject, headers, payload })
+}
+
+/// Any bytes as an API_CALL: see [`crate::decoders`].
+///
+/// # Panics
+/// If the decoder contradicts itself.
+pub(super) fn decode_any(body: &[u8]) {
+    if let Some(Call { hops, subject, headers, payload }) = decode(body) {
+        assert_eq!(encode(hops, subject, headers, payload), body);
+    }
+}
+
 /// An API_CALL from another node; an empty answer means "not here, look again".
 pub(crate) async fn serve_api_call(context: &Arc<Context>, body: Bytes) -> Result<Vec<Bytes>, String> {
-    let parsed = (|| {
-        let hops = *body.first()?;
-        let s = usize::from(u16::from_le_bytes(body.get(1..3)?.try_into().ok()?));
-        let h = u32::from_le_bytes(body.get(3..7)?.try_into().ok()?) as usize;
-        let (subject, rest) = body.get(7..)?.split_at_checked(s)?;
-        let (headers, payload) = rest.split_at_checked(h)?;
-        Some((hops, subject, headers, payload))
-    })();
-    let Some((hops, subject, headers, payload)) = parsed else { return Err("api call does not parse".to_owned()) };
+    let Some(Call { hops, subject, headers, payload }) = decode(&body) else {
+        return Err("api call does not parse".to_owned());
+    };
     Ok(vec![call(context, hops, subject, headers, payload).await])
 }

@@ -266,18 +266,30 @@ fn encode(msg: &Inbound<'_>) -> Bytes {
     out.freeze()
 }
 
+/// Reads what [`encode`] wrote.
+fn decode(body: &[u8]) -> Option<Inbound<'_>> {
+    let n16 = |at: usize| Some(usize::from(u16::from_le_bytes(body.get(at..at + 2)?.try_into().ok()?)));
+    let (s, r) = (n16(0)?, n16(2)?);
+    let h = u32::from_le_bytes(body.get(4..8)?.try_into().ok()?) as usize;
+    let (subject, rest) = body.get(8..)?.split_at_checked(s)?;
+    let (reply, rest) = rest.split_at_checked(r)?;
+    let (headers, payload) = rest.split_at_checked(h)?;
+    Some(Inbound { subject, reply: (!reply.is_empty()).then_some(reply), headers, payload })
+}
+
+/// Any bytes as a SERVICE frame: see [`crate::decoders`].
+///
+/// # Panics
+/// If the decoder contradicts itself.
+pub(super) fn decode_any(body: &[u8]) {
+    if let Some(msg) = decode(body) {
+        assert_eq!(encode(&msg), body);
+    }
+}
+
 /// A SERVICE frame from another node.
 pub(crate) fn on_service(context: &Arc<Context>, body: &[u8]) {
-    let parse = || {
-        let n16 = |at: usize| Some(usize::from(u16::from_le_bytes(body.get(at..at + 2)?.try_into().ok()?)));
-        let (s, r) = (n16(0)?, n16(2)?);
-        let h = u32::from_le_bytes(body.get(4..8)?.try_into().ok()?) as usize;
-        let (subject, rest) = body.get(8..)?.split_at_checked(s)?;
-        let (reply, rest) = rest.split_at_checked(r)?;
-        let (headers, payload) = rest.split_at_checked(h)?;
-        Some(Inbound { subject, reply: (!reply.is_empty()).then_some(reply), headers, payload })
-    };
-    match parse() {
+    match decode(body) {
         // Not forwarded again: leadership that moved meanwhile is the client's to retry.
         Some(msg) => {
             if !to_stream(context, &msg, false)

@@ -50,12 +50,19 @@ impl Reader {
             return Ok(None);
         }
         let (term, index) = (self.u64()?, self.u64()?);
-        Ok(Some(to_log_id(log_pos(term, index))))
+        Ok(Some(to_log_id(countable(term, index)?)))
     }
     pub(super) fn vote(&mut self) -> Result<Vote, BadMessage> {
         let (term, node, committed) = (self.u64()?, self.u64()?, self.u8()?);
+        countable(term, 0)?;
         Ok(if committed == 1 { Vote::new_committed(term, node) } else { Vote::new(term, node) })
     }
+}
+
+/// A position that counting may have led to: openraft counts on from what it is given.
+fn countable(term: u64, index: u64) -> Result<LogPos, BadMessage> {
+    let position = log_pos(term, index);
+    if position.is_countable() { Ok(position) } else { Err(BadMessage("a term or index that no log reaches")) }
 }
 
 pub(super) fn put_log_id(out: &mut BytesMut, id: Option<&LogId>) {
@@ -99,6 +106,7 @@ pub(super) fn entry_payload(entry: &Entry) -> (u8, Bytes) {
 }
 
 pub(super) fn entry_from(term: u64, index: u64, kind: u8, payload: Bytes) -> Result<Entry, BadMessage> {
+    let position = countable(term, index)?;
     let payload = match kind {
         ENTRY_BLANK => EntryPayload::Blank,
         ENTRY_COMMAND => EntryPayload::Normal(Command(payload)),
@@ -108,7 +116,7 @@ pub(super) fn entry_from(term: u64, index: u64, kind: u8, payload: Bytes) -> Res
         }
         _ => return Err(BadMessage("unknown entry kind")),
     };
-    Ok(Entry::new(to_log_id(log_pos(term, index)), payload))
+    Ok(Entry::new(to_log_id(position), payload))
 }
 
 /// Encodes a request as parts; payloads stay shared `Bytes`.
@@ -255,6 +263,19 @@ mod tests {
         let mut out = BytesMut::new();
         put_vote_request(&mut out, &request);
         assert_eq!(read_vote_request(&mut Reader(out.freeze())).unwrap(), request);
+    }
+
+    /// Found by fuzzing: the next term or index was past the largest number.
+    #[test]
+    fn what_no_counting_leads_to_is_refused() {
+        let most = u64::MAX / 2;
+        for (term, index, is_read) in [(most, most, true), (most + 1, 1, false), (1, most + 1, false)] {
+            let mut out = BytesMut::new();
+            put_log_id(&mut out, Some(&id(term, index)));
+            assert_eq!(Reader(out.freeze()).log_id().is_ok(), is_read, "{term} {index}");
+            assert_eq!(entry_from(term, index, ENTRY_BLANK, Bytes::new()).is_ok(), is_read, "{term} {index}");
+            assert_eq!(Reader(vote_bytes(&Vote::new(term, 7))).vote().is_ok(), term <= most, "{term}");
+        }
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(super) fn encode_answers(answers: &[Answer]) -> Bytes {
     out.freeze()
 }
 
-fn read_answers(body: Bytes) -> Result<Vec<Answer>, BadMessage> {
+pub(super) fn read_answers(body: Bytes) -> Result<Vec<Answer>, BadMessage> {
     let mut r = Reader(body);
     let mut answers = Vec::new();
     for _ in 0..r.u32()? {

@@ -4,6 +4,7 @@
 //! and drives a [`Replica`], which owns the state and the files.
 
 mod codec;
+mod decode_any;
 mod group;
 mod heartbeats;
 mod log_store;
@@ -18,6 +19,7 @@ mod suite;
 pub(crate) mod transfer;
 mod types;
 
+pub use decode_any::decode_any;
 pub(crate) use group::{GroupKind, GroupParams, Proposed, RaftGroup, StartError, WriteError};
 pub(crate) use log_store::EffectiveSync;
 pub(crate) use machine::{Committed, Replica, SnapshotHead};

@@ -277,7 +277,7 @@ impl Receiver {
 
     /// A bulk connection that brings a snapshot.
     pub(crate) async fn on_bulk(&self, header: Bytes, mut socket: TcpStream) -> std::io::Result<()> {
-        let header: transfer::Header = serde_json::from_slice(&header).map_err(std::io::Error::other)?;
+        let header = transfer::read_header(&header)?;
         let member = self.member(header.group, header.target).ok_or_else(|| {
             std::io::Error::other(format!("member {} of group {} is not here", header.target, header.group))
         })?;

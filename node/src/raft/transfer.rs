@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use headwater_core::ids::Term;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -112,6 +113,36 @@ pub(super) fn encode_header(header: &Header) -> Bytes {
     let mut out = BytesMut::with_capacity(json.len());
     out.put_slice(&json);
     out.freeze()
+}
+
+/// Reads what [`encode_header`] wrote.
+pub(super) fn read_header(bytes: &[u8]) -> io::Result<Header> {
+    let header: Header = serde_json::from_slice(bytes).map_err(io::Error::other)?;
+    // openraft counts on from both.
+    if !header.head.0.is_countable() || !Term::new(header.vote.0).is_countable() {
+        return Err(io::Error::other("a snapshot at a term or index that no log reaches"));
+    }
+    Ok(header)
+}
+
+/// Any bytes as a header: see [`crate::decoders`].
+///
+/// # Panics
+/// If a file's name would lead out of the staging folder, or the decoder contradicts itself.
+pub(super) fn decode_any(bytes: &[u8]) {
+    let Ok(header) = read_header(bytes) else { return };
+    let (again, head) = (read_header(&encode_header(&header)), head_of(&header));
+    assert!(
+        again.is_ok_and(|again| head_of(&again).members == head.members && again.files.len() == header.files.len())
+    );
+    for file in &header.files {
+        if let Ok(path) = checked(&file.name) {
+            let folder = Path::new("staging");
+            let below = folder.join(path);
+            assert!(below.starts_with(folder) && below != folder, "{}", file.name);
+            assert!(!path.components().any(|c| c == std::path::Component::ParentDir), "{}", file.name);
+        }
+    }
 }
 
 /// A name that stays inside the staging folder.

@@ -2,6 +2,7 @@
 
 pub(crate) mod acks;
 pub(crate) mod commands;
+mod decode_any;
 mod drive;
 mod durability;
 mod flush;
@@ -23,6 +24,7 @@ pub(crate) mod report;
 pub(crate) mod snapshot;
 mod tick;
 
+pub use decode_any::decode_any;
 pub(crate) use lifecycle::reconcile;
 pub(crate) use registry::{Owner, Streams};
 pub(crate) use replica::{Inner, StreamReplica};

@@ -62,11 +62,27 @@ impl SnapshotMark {
             return None;
         }
         let n = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        Some(Self {
+        let mark = Self {
             at: LogPosition { term: Term::new(n(8)?), index: LogIndex::new(n(16)?) },
             persisted: LogIndex::new(n(24)?),
             digest: n(32)?,
-        })
+        };
+        (mark.at.is_countable() && mark.persisted.is_countable()).then_some(mark)
+    }
+
+    /// Any bytes as a mark, with and without the checksum they would have: see [`crate::decoders`].
+    fn decode_any(bytes: &[u8]) {
+        let mut sealed = [0; LEN];
+        let kept = bytes.len().min(40);
+        sealed[..kept].copy_from_slice(&bytes[..kept]);
+        let crc = crc32c::crc32c(&sealed[..40]);
+        sealed[40..].copy_from_slice(&crc.to_le_bytes());
+        for bytes in [bytes, &sealed] {
+            if let Some(mark) = Self::decode(bytes) {
+                assert_eq!(mark.encode(), bytes);
+                let _ = (mark.is_async(mark.persisted), mark.missing(mark.persisted));
+            }
+        }
     }
 
     /// The mark in `dir`; `None` if there is none that can be read.
@@ -85,6 +101,14 @@ impl SnapshotMark {
         disk.create(&temp)?.write_at(0, &self.encode())?;
         disk.rename(&temp, &dir.join(FILE))
     }
+}
+
+/// Any bytes as a mark: see [`crate::decoders`].
+///
+/// # Panics
+/// If the decoder contradicts itself.
+pub(super) fn decode_any(bytes: &[u8]) {
+    SnapshotMark::decode_any(bytes);
 }
 
 #[cfg(test)]

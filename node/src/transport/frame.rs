@@ -157,8 +157,8 @@ impl FrameBuffer {
         Ok(Some(Frame { role, kind, id: u64::from_le_bytes(id), body: frame.freeze() }))
     }
 
-    #[cfg(test)]
-    fn push(&mut self, bytes: &[u8]) {
+    /// Bytes that did not come by [`Self::fill`].
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 }

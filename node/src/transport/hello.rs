@@ -191,6 +191,28 @@ pub(super) async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Purpo
     Ok((purpose, serde_json::from_slice(&body)?))
 }
 
+/// Any bytes as a handshake, from either side: see [`crate::decoders`].
+///
+/// # Panics
+/// If the decoder contradicts itself.
+pub(super) fn decode_any(bytes: &[u8]) {
+    use futures::FutureExt as _;
+    // All bytes are there, so nothing waits.
+    let heard = hear(&mut &bytes[..]).now_or_never().expect("reading from memory does not wait");
+    if let Ok((purpose, hello)) = heard {
+        let mut wire = Vec::new();
+        let code = if purpose == Purpose::Link { PURPOSE_LINK } else { PURPOSE_BULK };
+        let body = serde_json::to_vec(&hello).expect("a hello is plain data");
+        write_part(&mut wire, code, &body).now_or_never().expect("writing to memory does not wait").expect("memory");
+        let again = hear(&mut &wire[..]).now_or_never().expect("reading from memory does not wait");
+        // What was escaped before may be longer now, and too long.
+        assert!(body.len() > HELLO_BYTES_MAX || again.is_ok_and(|again| again == (purpose, hello)));
+    }
+    if let Some(Ok((code, body))) = read_part(&mut &bytes[..]).now_or_never() {
+        let _ = refusal(code, &body).to_string();
+    }
+}
+
 /// Acceptor, steps 2 and 3: answers and waits for the dialer's confirmation.
 pub(super) async fn answer(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),

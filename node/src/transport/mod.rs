@@ -5,6 +5,7 @@
 //! leaves in one vectored write.
 
 mod accept;
+mod decode_any;
 mod dial;
 mod frame;
 mod hello;
@@ -27,6 +28,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use accept::Respond;
+pub use decode_any::decode_any;
 use dial::{Dialer, Link};
 use frame::Role;
 use hello::HandshakeError;
