@@ -12,6 +12,7 @@ mod consumer;
 mod files;
 mod frame;
 mod input;
+mod peers;
 mod requests;
 mod sample;
 mod stream;
@@ -98,5 +99,29 @@ pub const TARGETS: &[Target] = &[
         about: "a store with any files, as text",
         seeds: files::inspect_seeds,
         run: files::inspect,
+    },
+    Target {
+        name: "transport",
+        about: "frames of a link between nodes, and the handshake",
+        seeds: peers::transport_seeds,
+        run: peers::transport,
+    },
+    Target {
+        name: "raft",
+        about: "Raft messages, heartbeats, log entries, the header of a snapshot",
+        seeds: peers::raft_seeds,
+        run: peers::raft,
+    },
+    Target {
+        name: "broker",
+        about: "interest and routed messages between nodes",
+        seeds: peers::broker_seeds,
+        run: peers::broker,
+    },
+    Target {
+        name: "calls",
+        about: "forwarded publishes, acks, API calls, admin bodies; snapshot marks",
+        seeds: peers::call_seeds,
+        run: peers::calls,
     },
 ];

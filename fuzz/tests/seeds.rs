@@ -3,7 +3,7 @@
 use headwater_fuzz::{TARGETS, Target};
 
 /// Changed inputs per target; each is a few microseconds' work.
-const CHANGES: u64 = 400;
+const CHANGES: u64 = 4_000;
 
 struct Random(u64);
 
