@@ -187,7 +187,13 @@ pub(crate) fn catalogue_entries() -> Vec<CatalogEntry> {
             to: RaftNodeId::new(900),
         },
         CatalogCommand::MemberVotes { id: StreamId::new(3), raft_id: RaftNodeId::new(900) },
-        CatalogCommand::RegroupStream { id: StreamId::new(3), from: GroupId::new(1) },
+        CatalogCommand::RegroupStream {
+            id: StreamId::new(3),
+            from: GroupId::new(1),
+            source: RaftNodeId::new(900),
+            replicas: vec![Replica { node: node.clone(), raft_id: RaftNodeId::new(901) }],
+        },
+        CatalogCommand::LoseNodes { incarnations: [RaftNodeId::new(77)].into() },
         CatalogCommand::RemoveStream { id: StreamId::new(4), expected_owner: None },
         CatalogCommand::ConfirmRemoval { id: StreamId::new(4), node },
         CatalogCommand::AcquireFence { holder: "operator".into(), ttl_ns: 5_000 },
@@ -220,6 +226,7 @@ pub(crate) fn hard_state() -> HardState {
         weak_since: Some(Timestamp::new(1_700_000_000_000_000_000)),
         log_segment: 4,
         refused: None,
+        lost: [78].into(),
     }
 }
 
