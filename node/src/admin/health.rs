@@ -44,6 +44,8 @@ pub(super) async fn healthz(State(admin): State<Arc<Admin>>) -> Health {
     let of_group = |r: &Arc<StreamReplica>| r.raft_state().is_some_and(|state| !state.has_leader());
     let leaderless = admin.context.streams.all_local().into_iter().filter(|r| !r.is_stopped()).filter(of_group);
     failed.extend(leaderless.map(|r| format!("{}: no leader that a majority answers", r.spec.name)));
+    let hole = |r: Arc<StreamReplica>| r.lock().hole.as_ref().map(|why| format!("{}: {why}", r.spec.name));
+    failed.extend(admin.context.streams.all_local().into_iter().filter_map(hole));
     failed.extend(admin.context.space.why());
     if failed.is_empty() { ok() } else { unavailable(&failed.join("; ")) }
 }

@@ -20,6 +20,9 @@ const TURN_BYTES: u64 = 1 << 20;
 /// Bytes of one batch answer at most, also when the request names no limit.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
 
+/// A message that is there and cannot be read.
+const UNREADABLE: Status = Status::new(500, "Message Cannot Be Read");
+
 /// Sends one message to a requester; its length and whether anybody took it. `None`: it cannot be read.
 fn send(
     context: &Context,
@@ -73,7 +76,12 @@ impl BatchRun {
             }
             let position = BatchPosition { num_pending: self.pending, last_sequence: self.last };
             let Some((len, taken)) = send(context, replica, store, reply, seq, self.no_hdr, Some(position)) else {
-                break;
+                drop(inner);
+                // No end of the batch: there is more.
+                let damage = replica.met_damage(&mut replica.lock());
+                let block = if damage.is_some() { UNREADABLE } else { direct::MESSAGE_NOT_FOUND }.block();
+                context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload: &[] });
+                return true;
             };
             if !taken {
                 // The requester is gone, or does not keep up.
@@ -124,7 +132,9 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
         DirectGet::One { pick, no_hdr } => {
             let found = pick_one(state, store, &pick).and_then(|seq| send(seq, no_hdr, None));
             if found.is_none() {
-                refuse(direct::MESSAGE_NOT_FOUND);
+                drop(inner);
+                let damage = replica.met_damage(&mut replica.lock());
+                refuse(if damage.is_some() { UNREADABLE } else { direct::MESSAGE_NOT_FOUND });
             }
         }
         DirectGet::Batch { pick, batch: 0, .. } => {

@@ -19,9 +19,13 @@ use crate::stream::commands::CommandError;
 pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, payload: &[u8]) -> Answer {
     let MsgGet { pick, no_hdr } = parse_msg_get(payload)?;
     let replica = leader_of(context, stream)?;
-    let inner = replica.lock();
-    let seq = pick_one(&inner.state, &inner.store, &pick).ok_or(error::NO_MESSAGE_FOUND)?;
-    let record = inner.store.record(seq).ok_or(error::NO_MESSAGE_FOUND)?;
+    let mut inner = replica.lock();
+    let found = pick_one(&inner.state, &inner.store, &pick);
+    let record = found.and_then(|seq| Some((seq, inner.store.record(seq)?)));
+    let Some((seq, record)) = record else {
+        let damage = replica.met_damage(&mut inner);
+        return Err(damage.map_or(error::NO_MESSAGE_FOUND, error::stream_general));
+    };
     let message = StoredMessage {
         subject: String::from_utf8_lossy(record.subject()).into_owned(),
         seq: seq.get(),

@@ -17,6 +17,8 @@ use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
 use headwater_core::recovery::{Phase, PhaseLatch};
 use headwater_core::stream::{Applied, Outcome, StreamEvent, StreamState};
+use headwater_storage::FileError;
+use headwater_storage::blocks::passes;
 use headwater_storage::replica_file::ReplicaFile;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -55,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) allow_direct: bool,
     /// Why this replica stopped; it serves nothing until it is opened anew from its files.
     pub(crate) failed: Option<Failure>,
+    /// What could not be read of the only copy, which goes on without it.
+    pub(crate) hole: Option<String>,
     /// Position and membership that the files stood at when they were opened.
     recovered: (Option<LogPos>, Members),
 }
@@ -149,6 +153,7 @@ impl StreamReplica {
                 phase,
                 allow_direct: false,
                 failed: None,
+                hole: None,
                 recovered,
             }),
             wake: Notify::new(),
@@ -419,8 +424,8 @@ impl StreamReplica {
             inner.store.push(at.index, frame);
             inner.flushing.pushed(bytes.len());
         }
-        if let Some(damage) = inner.store.take_damage() {
-            return self.fail(inner, format!("a block is damaged: {damage}"));
+        if self.met_damage(inner).is_some() && inner.failed.is_some() {
+            return;
         }
         for event in &applied.events {
             match event {
@@ -530,6 +535,29 @@ impl StreamReplica {
         if inner.leading.as_ref().is_some_and(|l| l.admission.has_room()) {
             self.room.notify_waiters();
         }
+    }
+
+    /// What a read has met that is not as it was written, if anything: a message that is there and cannot be read must
+    /// not be taken for one that is not. A replica with peers stops, and gets everything from them; the only copy goes
+    /// on around it, and says so.
+    pub(crate) fn met_damage(&self, inner: &mut Inner) -> Option<String> {
+        let met = inner.store.take_damage()?;
+        let why = match &met {
+            FileError::Io { source, .. } => format!("{met}: {source}"),
+            FileError::Damaged { .. } => met.to_string(),
+        };
+        match &met {
+            // Out of file descriptors, for one: the same read may succeed later.
+            FileError::Io { source, .. } if passes(source) => {}
+            _ if self.is_replicated() => self.fail(inner, why.clone()),
+            _ => {
+                if inner.hole.is_none() {
+                    tracing::error!(stream = self.spec.name, why, "a message of the only copy cannot be read");
+                }
+                inner.hole = Some(why.clone());
+            }
+        }
+        Some(why)
     }
 
     /// Stops this replica for this boot; its files stay as they are (I-6). Its Raft member stops too, so that it

@@ -136,6 +136,7 @@ impl StreamReplica {
             r.members.nodes.iter().filter(|id| !voter_ids.contains(id)).map(|id| name(*id)).collect()
         });
         let (replica_phase, phase_why) = phase(inner.phase.phase());
+        let phase_why = phase_why.or_else(|| inner.hole.clone());
         let snapshot = inner.flushing.mark().filter(|m| m.at.index > marks.persisted).map_or_else(
             || wire::Snapshot { index: marks.persisted.get(), r#async: false, missing: 0 },
             |m| wire::Snapshot { index: m.at.index.get(), r#async: true, missing: m.missing(marks.persisted) },

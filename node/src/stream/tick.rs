@@ -30,6 +30,8 @@ impl StreamReplica {
         }
         self.drop_unheard_requests();
         let mut inner = self.lock();
+        // A delivery has no one to tell.
+        let _known = self.met_damage(&mut inner);
         self.flush_if_due(&mut inner);
         drop(inner);
         if let Some(generation) = self.drained() {

@@ -171,6 +171,11 @@ pub fn sequence_not_found(seq: u64) -> ApiError {
     ApiError::with(400, 10043, format!("sequence {seq} not found"))
 }
 
+/// `10051`: something about the stream failed, in words.
+pub fn stream_general(why: impl Display) -> ApiError {
+    ApiError::with(500, 10051, why.to_string())
+}
+
 /// `10052`: the stream configuration is refused, in words.
 pub fn stream_invalid_config(why: impl Display) -> ApiError {
     ApiError::with(500, 10052, why.to_string())

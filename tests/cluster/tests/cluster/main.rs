@@ -11,6 +11,7 @@ mod basics;
 mod catch_up;
 mod consumers;
 mod crashes;
+mod damage;
 mod disks;
 mod durability;
 mod low_space;
