@@ -41,17 +41,15 @@ unsafe impl GlobalAlloc for Bounded {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        let _was = LIVE_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
-            Some(live.saturating_sub(layout.size()))
-        });
+        let _was = LIVE_BYTES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| Some(live.saturating_sub(layout.size())));
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::take(size);
-        let _was = LIVE_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
-            Some(live.saturating_sub(layout.size()))
-        });
+        let _was = LIVE_BYTES
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |live| Some(live.saturating_sub(layout.size())));
         unsafe { System.realloc(at, layout, size) }
     }
 }
