@@ -29,6 +29,7 @@ pub(crate) mod index;
 mod job;
 mod open;
 mod remove;
+mod scrub;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier
 pub(crate) use open::frame_at;
 pub use open::{BlockScan, ReplayFrame, TornBlock};
 pub use remove::remove_stream;
+pub use scrub::{Pace, Scrubbed, scrub_block};
 
 use self::cache::{FrameCache, FramePlace};
 use self::format::HEADER_PAGE;

@@ -17,6 +17,7 @@ mod crash;
 mod damage;
 mod indexes;
 mod model;
+mod scrub;
 mod threads;
 
 const STREAM: StreamId = StreamId::new(7);
