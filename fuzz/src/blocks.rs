@@ -176,7 +176,7 @@ pub(crate) fn run(data: &[u8]) {
     let (_, again) = open(&disk.fork(), &options, checkpoint.as_ref()).expect("it opened before");
     assert_eq!(again, seen);
     for seq in [0, 1, 3, 6, u64::MAX] {
-        let _ = store.record(StreamSeq::new(seq)).map(|record| record.payload().len());
+        let _ = store.record(StreamSeq::new(seq)).map(|record| record.map(|record| record.payload().len()));
     }
     for frame in &seen {
         let header = frame_of(frame).header();
@@ -194,9 +194,11 @@ impl Rebuild for Seen {
         self.0.push(frame.bytes().clone());
     }
 
-    fn block(&mut self, _index: &BlockIndex) -> bool {
+    fn block(&mut self, _index: &BlockIndex, _readable: bool) -> bool {
         false
     }
+
+    fn hole(&mut self) {}
 }
 
 /// An index of a block, and the same bytes under a right checksum.

@@ -18,7 +18,8 @@ use headwater_core::ids::{
     ConsumerSeq, Generation, GroupId, LogIndex, LogPosition, RaftNodeId, StreamId, StreamSeq, Term, Timestamp,
 };
 use headwater_core::stream::{
-    Admission, Command, ConfigChange, DeleteMessage, Expire, Publish, Purge, Records, Remove, Settings, StreamState,
+    Admission, Command, ConfigChange, Damaged, DeleteMessage, Expire, Publish, Purge, Records, Remove, Settings,
+    StreamState,
 };
 use headwater_storage::blocks::{FlushWant, StoreLog, StoreOptions, StreamStore};
 use headwater_storage::checkpoint::{CheckpointImage, MetaCheckpoint};
@@ -35,8 +36,8 @@ pub(crate) const MEMBERS: &[u8] = br#"{"at":null,"configs":[[77]],"nodes":[77]}"
 pub(crate) struct NoRecords;
 
 impl Records for NoRecords {
-    fn record(&self, _seq: StreamSeq) -> Option<OwnedRecord> {
-        None
+    fn record(&self, seq: StreamSeq) -> Result<Option<OwnedRecord>, Damaged> {
+        Err(Damaged { seq })
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameBuilder, FrameKind, OwnedRecord, RecordFlags};
 use headwater_core::ids::{LogIndex, LogPosition, Ordinal, StreamSeq, Term, Timestamp};
-use headwater_core::stream::{Records, StreamState, decode_command};
+use headwater_core::stream::{Damaged, Records, StreamState, decode_command};
 
 use crate::frame::built;
 use crate::input::{Input, put_number, put_part};
@@ -16,11 +16,11 @@ const TERM: Term = Term::new(1);
 pub(crate) struct Kept(Vec<Frame>);
 
 impl Records for Kept {
-    fn record(&self, seq: StreamSeq) -> Option<OwnedRecord> {
-        self.0.iter().filter(|frame| frame.header().kind == FrameKind::Messages).find_map(|frame| {
+    fn record(&self, seq: StreamSeq) -> Result<Option<OwnedRecord>, Damaged> {
+        Ok(self.0.iter().filter(|frame| frame.header().kind == FrameKind::Messages).find_map(|frame| {
             let delta = seq.get().checked_sub(frame.header().base_seq.get())?;
             frame.owned_record(u32::try_from(delta).ok()?)
-        })
+        }))
     }
 }
 

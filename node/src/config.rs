@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -47,6 +48,13 @@ pub(crate) struct NodeArgs {
     /// [default: 167772160, or a fourth of the file system if that is less]
     #[arg(long, env = "HEADWATER_MIN_FREE_SPACE", value_name = "BYTES", allow_negative_numbers = true)]
     pub(crate) min_free_space: Option<String>,
+    /// Bytes a second at which stored messages are read again to see whether they are still whole; 0: never
+    /// [default: 8388608]
+    #[arg(long, env = "HEADWATER_SCRUB_RATE", value_name = "BYTES", allow_negative_numbers = true)]
+    pub(crate) scrub_rate: Option<String>,
+    /// Time from the start of one such reading of the whole store to the start of the next, like 12h [default: 24h]
+    #[arg(long, env = "HEADWATER_SCRUB_EVERY", value_name = "TIME")]
+    pub(crate) scrub_every: Option<String>,
 }
 
 /// One seed: a name and where to dial it.
@@ -72,13 +80,19 @@ pub(crate) struct NodeConfig {
     pub(crate) max_payload: usize,
     /// Bytes; `None` is what [`headwater_core::space`] has.
     pub(crate) min_free_space: Option<u64>,
+    /// Bytes a second; 0 is never.
+    pub(crate) scrub_rate: u64,
+    pub(crate) scrub_every: Duration,
 }
+
+const SCRUB_RATE: u64 = 8 << 20;
+const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Largest payload that can be configured: a frame holds at least one message, and the wire frame is at most 64 MiB.
 const MAX_PAYLOAD_LIMIT: u64 = 32 << 20;
 
 /// Keys that hold a number.
-const NUMBERS: [&str; 2] = ["max-payload", "min-free-space"];
+const NUMBERS: [&str; 3] = ["max-payload", "min-free-space", "scrub-rate"];
 
 /// Reads the file, if one is named, beneath the flags. `Err` lists every problem.
 pub(crate) fn load(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
@@ -152,7 +166,7 @@ fn from_file(path: &Path) -> File {
 
 impl NodeArgs {
     /// Every setting that a file may hold, by its key.
-    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 11] {
+    fn fields(&mut self) -> [(&'static str, &mut Option<String>); 13] {
         let Self {
             config: _,
             name,
@@ -166,6 +180,8 @@ impl NodeArgs {
             admin_token_file,
             max_payload,
             min_free_space,
+            scrub_rate,
+            scrub_every,
         } = self;
         [
             ("name", name),
@@ -179,6 +195,8 @@ impl NodeArgs {
             ("admin-token-file", admin_token_file),
             ("max-payload", max_payload),
             ("min-free-space", min_free_space),
+            ("scrub-rate", scrub_rate),
+            ("scrub-every", scrub_every),
         ]
     }
 }
@@ -294,6 +312,19 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
         }
         bytes
     });
+    let scrub_rate = args.scrub_rate.map_or(SCRUB_RATE, |text| {
+        text.parse().unwrap_or_else(|_| {
+            problems.push(format!("--scrub-rate {text:?}: use a number of bytes a second, 0 for never"));
+            0
+        })
+    });
+    let scrub_every = args.scrub_every.map_or(SCRUB_EVERY, |text| {
+        let every = humantime::parse_duration(&text).ok().filter(|every| *every >= Duration::from_secs(1));
+        every.unwrap_or_else(|| {
+            problems.push(format!("--scrub-every {text:?}: use a time of a second or more, like 12h"));
+            SCRUB_EVERY
+        })
+    });
 
     if problems.is_empty() {
         Ok(NodeConfig {
@@ -308,6 +339,8 @@ fn validate(args: NodeArgs) -> Result<NodeConfig, Vec<String>> {
             admin_token,
             max_payload: usize::try_from(max_payload).expect("at most 32 MiB"),
             min_free_space,
+            scrub_rate,
+            scrub_every,
         })
     } else {
         Err(problems)
@@ -334,6 +367,8 @@ mod tests {
             store_dir: Some(String::new()),
             max_payload: Some("-5".into()),
             min_free_space: Some("1GB".into()),
+            scrub_rate: Some("-1".into()),
+            scrub_every: Some("0s".into()),
             ..NodeArgs::default()
         };
         let problems = load(args).unwrap_err();
@@ -345,6 +380,8 @@ mod tests {
             "--client-advertise",
             "--max-payload",
             "--min-free-space",
+            "--scrub-rate",
+            "--scrub-every",
         ] {
             assert!(problems.iter().any(|p| p.starts_with(flag)), "{flag} in {problems:?}");
         }
@@ -356,11 +393,12 @@ mod tests {
     fn flags_win_over_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.toml");
-        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\nmin-free-space = 77\n")
+        std::fs::write(&path, "name = \"file\"\nlisten = \"127.0.0.1:5000\"\nstore-dir = \"/d\"\nmax-payload = 4096\nmin-free-space = 77\nscrub-rate = 0\nscrub-every = \"90m\"\n")
             .unwrap();
         let config = load(NodeArgs { config: Some(path), name: Some("flag".into()), ..NodeArgs::default() }).unwrap();
         assert_eq!((config.name.as_str(), config.listen.port(), config.max_payload), ("flag", 5000, 4096));
         assert_eq!(config.min_free_space, Some(77));
+        assert_eq!((config.scrub_rate, config.scrub_every), (0, Duration::from_secs(90 * 60)));
     }
 
     #[test]

@@ -85,6 +85,7 @@ pub(crate) struct Context {
     heard_changed: Notify,
     /// Room on the store's file system, here and at the peers.
     pub(crate) space: Space,
+    pub(crate) scrub: stream::scrub::ScrubStats,
     /// Held while the catalogue's group is made to go on without its majority.
     pub(crate) regrouping: tokio::sync::Mutex<()>,
     /// Peers that said they are about to stop.
@@ -596,6 +597,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         heard: Mutex::default(),
         heard_changed: Notify::new(),
         space: Space::default(),
+        scrub: stream::scrub::ScrubStats::default(),
         regrouping: tokio::sync::Mutex::default(),
         leaving: Mutex::default(),
         logs_seen: Mutex::default(),
@@ -625,6 +627,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
     tokio::spawn(crate::planner::run(Arc::clone(&context)));
     tokio::spawn(tick(Arc::clone(&context)));
     tokio::spawn(space::watch(Arc::clone(&context)));
+    tokio::spawn(stream::scrub::run(Arc::clone(&context)));
     tracing::info!(clients = %context.config.listen, http = %context.config.http, "serving");
 
     context.told_to_stop.cancelled().await;

@@ -5,6 +5,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -96,6 +97,12 @@ fn node(admin: &Admin, registry: &mut Registry) {
         gauge(registry, "store_min_free_bytes", "Bytes that must be free for new messages", space.min_free_bytes);
         gauge(registry, "store_low", "1 while there is too little room for new messages", i64::from(space.is_low));
     }
+
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let scrub = &context.scrub;
+    counter(registry, "scrub_bytes", "Bytes of stored messages that were read again", read(&scrub.bytes));
+    counter(registry, "scrub_passes", "Times that the whole store was read again", read(&scrub.passes));
+    counter(registry, "scrub_damaged_blocks", "Blocks that were found damaged by that", read(&scrub.damaged));
 
     let stats = context.broker.stats();
     gauge(registry, "connections", "Client connections", stats.connections);

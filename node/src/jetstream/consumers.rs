@@ -59,7 +59,8 @@ pub(crate) async fn create(context: &Arc<Context>, route: &ApiRoute<'_>, stream:
                 if limit > 0 && inner.state.consumers().len() as i64 >= limit {
                     return Err(error::MAXIMUM_CONSUMERS_LIMIT);
                 }
-                let view = StreamView { state: &inner.state, records: &inner.store };
+                let has_peers = replica.is_replicated();
+                let view = StreamView { state: &inner.state, records: &inner.store, has_peers };
                 let start = StartAt::resolve(&core, &view);
                 let create = Box::new(CreateConsumer { config: core, config_json, start });
                 Some(ConsumerOp::Create { ts: crate::clock::now(), create })
@@ -107,7 +108,7 @@ pub(crate) fn describe(context: &Context, replica: &Arc<StreamReplica>, name: &s
     let (id, consumer) = state.consumers().by_name(name)?;
     let pump = leading.pumps.get_mut(&id)?;
     let config: ConsumerConfig = serde_json::from_str(consumer.config_json()).ok()?;
-    let found = pump.info(consumer, &StreamView { state, records: store }, now);
+    let found = pump.info(consumer, &StreamView { state, records: store, has_peers: replica.is_replicated() }, now);
     let pair = |p: headwater_core::consumer::SequencePair, at: Option<headwater_core::ids::Timestamp>| SequenceInfo {
         consumer_seq: p.consumer.get(),
         stream_seq: p.stream.get(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headwater_core::ids::{StreamSeq, Timestamp};
-use headwater_core::stream::{Records, StreamState};
+use headwater_core::stream::{Damaged, Records, StreamState};
 use headwater_protocol::api::level;
 use headwater_protocol::api::route::ApiRoute;
 use headwater_protocol::direct::{self, BatchPosition, DirectGet, Pick};
@@ -23,7 +23,7 @@ const BATCH_BYTES_MAX: u64 = 64 << 20;
 /// A message that is there and cannot be read.
 const UNREADABLE: Status = Status::new(500, "Message Cannot Be Read");
 
-/// Sends one message to a requester; its length and whether anybody took it. `None`: it cannot be read.
+/// Sends one message to a requester; its length and whether anybody took it. `None`: it is not there any more.
 fn send(
     context: &Context,
     replica: &StreamReplica,
@@ -32,8 +32,8 @@ fn send(
     seq: StreamSeq,
     no_hdr: bool,
     position: Option<BatchPosition>,
-) -> Option<(u64, bool)> {
-    let record = store.record(seq)?;
+) -> Result<Option<(u64, bool)>, Damaged> {
+    let Some(record) = store.record(seq)? else { return Ok(None) };
     let (subject, headers, payload) = (record.subject(), record.headers(), record.payload());
     let block = if no_hdr {
         Vec::new()
@@ -41,7 +41,13 @@ fn send(
         direct::message_headers(headers, &replica.spec.name, subject, seq.get(), record.ts().get(), position)
     };
     let taken = context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload });
-    Some(((subject.len() + headers.len() + payload.len()) as u64, taken))
+    Ok(Some(((subject.len() + headers.len() + payload.len()) as u64, taken)))
+}
+
+/// Ends an answer that meets a message that cannot be read: no end of a batch, for there is more.
+fn send_unreadable(context: &Context, replica: &StreamReplica, reply: &[u8]) {
+    let _known = replica.met_damage(&mut replica.lock());
+    context.broker.publish(&Inbound { subject: reply, reply: None, headers: &UNREADABLE.block(), payload: &[] });
 }
 
 /// A batch on its way: sent in turns, so that a long one holds up nobody else.
@@ -75,14 +81,13 @@ impl BatchRun {
                 self.pending = self.pending.saturating_sub(1);
             }
             let position = BatchPosition { num_pending: self.pending, last_sequence: self.last };
-            let Some((len, taken)) = send(context, replica, store, reply, seq, self.no_hdr, Some(position)) else {
+            let sent = send(context, replica, store, reply, seq, self.no_hdr, Some(position));
+            let Ok(sent) = sent else {
                 drop(inner);
-                // No end of the batch: there is more.
-                let damage = replica.met_damage(&mut replica.lock());
-                let block = if damage.is_some() { UNREADABLE } else { direct::MESSAGE_NOT_FOUND }.block();
-                context.broker.publish(&Inbound { subject: reply, reply: None, headers: &block, payload: &[] });
+                send_unreadable(context, replica, reply);
                 return true;
             };
+            let (len, taken) = sent.unwrap_or((0, true));
             if !taken {
                 // The requester is gone, or does not keep up.
                 return true;
@@ -130,11 +135,13 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
     };
     match request {
         DirectGet::One { pick, no_hdr } => {
-            let found = pick_one(state, store, &pick).and_then(|seq| send(seq, no_hdr, None));
-            if found.is_none() {
-                drop(inner);
-                let damage = replica.met_damage(&mut replica.lock());
-                refuse(if damage.is_some() { UNREADABLE } else { direct::MESSAGE_NOT_FOUND });
+            match pick_one(state, store, &pick).map_or(Ok(None), |seq| send(seq, no_hdr, None)) {
+                Ok(Some(_)) => {}
+                Ok(None) => refuse(direct::MESSAGE_NOT_FOUND),
+                Err(_) => {
+                    drop(inner);
+                    send_unreadable(context, replica, reply);
+                }
             }
         }
         DirectGet::Batch { pick, batch: 0, .. } => {
@@ -196,7 +203,12 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
                     break;
                 }
                 let position = BatchPosition { num_pending: total - sent - 1, last_sequence: last };
-                let Some((len, _)) = send(seq, false, Some(position)) else { break };
+                let Ok(found) = send(seq, false, Some(position)) else {
+                    drop(inner);
+                    send_unreadable(context, replica, reply);
+                    return true;
+                };
+                let (len, _) = found.unwrap_or((0, true));
                 (last, sent, bytes) = (seq.get(), sent + 1, bytes + len);
             }
             let end = BatchPosition { num_pending: total - sent, last_sequence: last };

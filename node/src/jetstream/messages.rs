@@ -20,11 +20,13 @@ pub(crate) fn get(context: &Arc<Context>, route: &ApiRoute<'_>, stream: &str, pa
     let MsgGet { pick, no_hdr } = parse_msg_get(payload)?;
     let replica = leader_of(context, stream)?;
     let mut inner = replica.lock();
-    let found = pick_one(&inner.state, &inner.store, &pick);
-    let record = found.and_then(|seq| Some((seq, inner.store.record(seq)?)));
-    let Some((seq, record)) = record else {
-        let damage = replica.met_damage(&mut inner);
-        return Err(damage.map_or(error::NO_MESSAGE_FOUND, error::stream_general));
+    let seq = pick_one(&inner.state, &inner.store, &pick).ok_or(error::NO_MESSAGE_FOUND)?;
+    let record = match inner.store.record(seq) {
+        Ok(record) => record.ok_or(error::NO_MESSAGE_FOUND)?,
+        Err(damaged) => {
+            let met = replica.met_damage(&mut inner);
+            return Err(error::stream_general(met.map_or_else(|| damaged.to_string(), |met| met.why)));
+        }
     };
     let message = StoredMessage {
         subject: String::from_utf8_lossy(record.subject()).into_owned(),

@@ -276,7 +276,8 @@ fn describe(
     config.metadata.insert(GENERATION_KEY.to_owned(), state.generation().get().to_string());
     let counts = state.counts();
     let time = |seq: StreamSeq| {
-        let record = inner.store.record(seq);
+        // One that cannot be read is told of by the replica's phase.
+        let record = inner.store.record(seq).ok().flatten();
         record.map_or(ApiTime::default(), |r| ApiTime::from_ns(r.ts().get()))
     };
     let mut subjects = BTreeMap::new();

@@ -2,6 +2,7 @@
 
 pub(crate) mod acks;
 pub(crate) mod commands;
+mod damage;
 mod decode_any;
 mod drive;
 mod durability;
@@ -21,6 +22,7 @@ mod regroup;
 pub(crate) mod rejoin;
 pub(crate) mod replica;
 pub(crate) mod report;
+pub(crate) mod scrub;
 pub(crate) mod snapshot;
 mod tick;
 

@@ -164,12 +164,15 @@ pub(crate) fn read(
     let options = StoreOptions { cache_bytes_max: CACHE_BYTES, last_stop, ..StoreOptions::new(log) };
     let (store, scan) =
         StreamStore::open(Arc::clone(disk), dir, spec.stream, options, checkpoint.as_ref(), &mut state)?;
-    state.finish_rebuild().map_err(|m| OpenError::Blocks {
+    let lost = state.finish_rebuild().map_err(|m| OpenError::Blocks {
         stream: name(),
         what: m.what,
         expected: m.expected,
         found: m.found,
     })?;
+    if lost > 0 {
+        tracing::error!(stream = spec.name, lost, "messages of the only copy are gone with what is damaged");
+    }
     if let Some(torn) = &scan.torn {
         tracing::warn!(stream = spec.name, path = %torn.path.display(), offset = torn.offset, bytes = torn.bytes, "a torn end was cut");
     }

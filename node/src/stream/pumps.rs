@@ -8,7 +8,7 @@ use headwater_core::consumer::{
     Tracking, encode_ops,
 };
 use headwater_core::ids::Timestamp;
-use headwater_core::stream::{Command, Records, Retention, StreamEvent, StreamView};
+use headwater_core::stream::{Command, Damaged, Records, Retention, StreamEvent, StreamView};
 use headwater_protocol::ack::AckSubject;
 use headwater_protocol::headers::{HeaderBuilder, name as header_name};
 use headwater_protocol::rfc3339::ApiTime;
@@ -21,6 +21,8 @@ use crate::broker::route::Reach;
 const TURN_BYTES: u64 = 1 << 20;
 /// From so many bytes on that wait for a client, its consumer pauses.
 const CROWDED_BYTES: usize = 8 << 20;
+/// Until a message is read again that could not be, as this process had too many files open, for one.
+const READ_AGAIN_NS: u64 = 1_000_000_000;
 /// The pause, by how many times [`CROWDED_BYTES`] wait.
 const CROWDED_PAUSE_NS: u64 = 5_000_000;
 
@@ -124,7 +126,7 @@ impl StreamReplica {
         let mut ended = Vec::new();
         {
             let Inner { state, store, leading: Some(leading), .. } = &mut *guard else { return None };
-            let view = StreamView { state, records: store };
+            let view = StreamView { state, records: store, has_peers: self.is_replicated() };
             let mut decided = Vec::new();
             let mean = (state.bytes() / state.messages().max(1)).max(1);
             let turn = usize::try_from(TURN_BYTES / mean).unwrap_or(usize::MAX);
@@ -197,8 +199,16 @@ impl StreamReplica {
                 PumpAction::Deliver(delivery) => {
                     let Some(state) = inner.state.consumers().get(consumer) else { continue };
                     let config = state.config();
-                    let Some(reach) = self.deliver(inner, &config.name, config.headers_only, &delivery) else {
-                        continue;
+                    let reach = match self.deliver(inner, &config.name, config.headers_only, &delivery) {
+                        Ok(Some(reach)) => reach,
+                        Ok(None) => continue,
+                        Err(_) => {
+                            self.deliver_nothing(inner, consumer, &delivery);
+                            if inner.leading.is_none() {
+                                break;
+                            }
+                            continue;
+                        }
                     };
                     let pump = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&consumer));
                     let Some(pump) = pump else { continue };
@@ -235,10 +245,28 @@ impl StreamReplica {
         proposed
     }
 
+    /// A message that was to be delivered cannot be read. With peers this replica stops, and whoever leads next delivers
+    /// it; of the only copy a consumer goes on around it, and hears of it by the advisory of a terminated message.
+    fn deliver_nothing(&self, inner: &mut Inner, consumer: ConsumerId, delivery: &Delivery) {
+        let verb = match self.met_damage(inner) {
+            Some(met) if !met.passes => AckVerb::Term { reason: Some("it cannot be read".into()) },
+            _ => AckVerb::Nak { delay_ns: Some(READ_AGAIN_NS) },
+        };
+        if let Some(pump) = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&consumer)) {
+            pump.on_ack(Ack { seq: delivery.seq, cseq: delivery.cseq, verb, reply: None }, crate::clock::now());
+        }
+    }
+
     /// Sends one message to a consumer's inbox. The client sees the message's own subject. `None`: the message was
     /// removed since the pump decided, and the consumer's state says so too, by the same entry.
-    fn deliver(&self, inner: &Inner, consumer: &str, headers_only: bool, delivery: &Delivery) -> Option<Reach> {
-        let record = inner.store.record(delivery.seq)?;
+    fn deliver(
+        &self,
+        inner: &Inner,
+        consumer: &str,
+        headers_only: bool,
+        delivery: &Delivery,
+    ) -> Result<Option<Reach>, Damaged> {
+        let Some(record) = inner.store.record(delivery.seq)? else { return Ok(None) };
         let mut ack = Vec::with_capacity(96);
         AckSubject {
             domain: None,
@@ -256,7 +284,7 @@ impl StreamReplica {
             headers.add_number(header_name::MSG_SIZE, record.payload().len() as u64);
             let block = headers.finish();
             let msg = Inbound { subject: record.subject(), reply: Some(&ack), headers: &block, payload: &[] };
-            return Some(self.context.broker.deliver(&delivery.to, &msg));
+            return Ok(Some(self.context.broker.deliver(&delivery.to, &msg)));
         }
         let msg = Inbound {
             subject: record.subject(),
@@ -264,7 +292,7 @@ impl StreamReplica {
             headers: record.headers(),
             payload: record.payload(),
         };
-        Some(self.context.broker.deliver(&delivery.to, &msg))
+        Ok(Some(self.context.broker.deliver(&delivery.to, &msg)))
     }
 
     /// Advisories, for whoever listens.

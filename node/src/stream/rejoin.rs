@@ -173,7 +173,11 @@ fn is_replaced(context: &Context, id: StreamId, own: RaftNodeId) -> bool {
 }
 
 /// What every other replica says of itself.
-async fn ask(context: &Context, entry: &StreamEntry, own: RaftNodeId) -> BTreeMap<RaftNodeId, Option<Standing>> {
+pub(super) async fn ask(
+    context: &Context,
+    entry: &StreamEntry,
+    own: RaftNodeId,
+) -> BTreeMap<RaftNodeId, Option<Standing>> {
     let body = Bytes::copy_from_slice(&entry.id.get().to_le_bytes());
     let others = entry.replicas.iter().filter(|replica| replica.raft_id != own);
     join_all(others.map(|replica| async {

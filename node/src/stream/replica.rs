@@ -17,8 +17,6 @@ use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
 use headwater_core::recovery::{Phase, PhaseLatch};
 use headwater_core::stream::{Applied, Outcome, StreamEvent, StreamState};
-use headwater_storage::FileError;
-use headwater_storage::blocks::passes;
 use headwater_storage::replica_file::ReplicaFile;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -57,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) allow_direct: bool,
     /// Why this replica stopped; it serves nothing until it is opened anew from its files.
     pub(crate) failed: Option<Failure>,
-    /// What could not be read of the only copy, which goes on without it.
+    /// What could not be read, while this replica goes on without it.
     pub(crate) hole: Option<String>,
     /// Position and membership that the files stood at when they were opened.
     recovered: (Option<LogPos>, Members),
@@ -106,6 +104,8 @@ pub(crate) struct StreamReplica {
     starting_over: AtomicBool,
     /// This member asks for no votes until there is a leader.
     sits_out: AtomicBool,
+    /// Waits until its peers can do without it.
+    stepping_aside: AtomicBool,
     /// The disks of too many voters have too little room for more messages.
     short_of_room: AtomicBool,
     /// The log's queue on this node is full twice over.
@@ -169,6 +169,7 @@ impl StreamReplica {
             adopting: AtomicBool::new(false),
             starting_over: AtomicBool::new(false),
             sits_out: AtomicBool::new(false),
+            stepping_aside: AtomicBool::new(false),
             short_of_room: AtomicBool::new(false),
             log_is_stuck: AtomicBool::new(false),
             file: Mutex::new(file),
@@ -256,6 +257,11 @@ impl StreamReplica {
     /// True if the group's task ended because it was told to, which it now was.
     pub(super) fn has_started_over(&self) -> bool {
         self.starting_over.swap(false, Ordering::AcqRel)
+    }
+
+    /// True for the one caller that is to wait until this replica can step aside.
+    pub(super) fn starts_to_step_aside(&self) -> bool {
+        !self.stepping_aside.swap(true, Ordering::AcqRel)
     }
 
     pub(super) fn sit_out(&self, sits_out: bool) {
@@ -411,11 +417,20 @@ impl StreamReplica {
             Err(error) => return self.fail(inner, format!("entry {} does not parse: {error}", at.index)),
         };
         let header = frame.header();
-        let applied = match inner.state.apply(at, &frame, &inner.store) {
-            Ok(applied) => applied,
-            Err(damaged) => {
-                return self
-                    .fail(inner, format!("message {} cannot be read: it must be repaired from a peer", damaged.seq));
+        // Met by a read, which is no reason to stop at once.
+        let _known = self.met_damage(inner);
+        let applied = inner.state.apply(at, &frame, &inner.store);
+        let met = self.met_damage(inner);
+        let applied = match (applied, met) {
+            // Without a message's time a replica may not come to what the others come to.
+            (Ok(_), Some(met)) if self.is_replicated() => {
+                return self.stop_with(inner, Failure { why: met.why, passes: met.passes });
+            }
+            (Ok(applied), _) => applied,
+            (Err(damaged), met) => {
+                let passes = met.as_ref().is_some_and(|met| met.passes);
+                let why = met.map_or_else(|| damaged.to_string(), |met| met.why);
+                return self.stop_with(inner, Failure { why, passes });
             }
         };
         if applied.is_void() && self.is_replicated() {
@@ -423,9 +438,6 @@ impl StreamReplica {
         } else {
             inner.store.push(at.index, frame);
             inner.flushing.pushed(bytes.len());
-        }
-        if self.met_damage(inner).is_some() && inner.failed.is_some() {
-            return;
         }
         for event in &applied.events {
             match event {
@@ -535,29 +547,6 @@ impl StreamReplica {
         if inner.leading.as_ref().is_some_and(|l| l.admission.has_room()) {
             self.room.notify_waiters();
         }
-    }
-
-    /// What a read has met that is not as it was written, if anything: a message that is there and cannot be read must
-    /// not be taken for one that is not. A replica with peers stops, and gets everything from them; the only copy goes
-    /// on around it, and says so.
-    pub(crate) fn met_damage(&self, inner: &mut Inner) -> Option<String> {
-        let met = inner.store.take_damage()?;
-        let why = match &met {
-            FileError::Io { source, .. } => format!("{met}: {source}"),
-            FileError::Damaged { .. } => met.to_string(),
-        };
-        match &met {
-            // Out of file descriptors, for one: the same read may succeed later.
-            FileError::Io { source, .. } if passes(source) => {}
-            _ if self.is_replicated() => self.fail(inner, why.clone()),
-            _ => {
-                if inner.hole.is_none() {
-                    tracing::error!(stream = self.spec.name, why, "a message of the only copy cannot be read");
-                }
-                inner.hole = Some(why.clone());
-            }
-        }
-        Some(why)
     }
 
     /// Stops this replica for this boot; its files stay as they are (I-6). Its Raft member stops too, so that it

@@ -34,6 +34,7 @@ impl StreamReplica {
         let _known = self.met_damage(&mut inner);
         self.flush_if_due(&mut inner);
         drop(inner);
+        self.heal_if_damaged();
         if let Some(generation) = self.drained() {
             self.report_drained(generation);
         }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, FrameKind, OwnedRecord};
 use headwater_core::ids::{LogIndex, StreamId, StreamSeq};
-use headwater_core::stream::{FrameEntry, Records};
+use headwater_core::stream::{BlockIndex, Damaged, FrameEntry, Outline, Records};
 
 mod cache;
 pub(crate) mod format;
@@ -150,6 +150,10 @@ pub struct StreamStore {
     cache: RefCell<FrameCache>,
     files: RefCell<VecDeque<(BlockNumber, Arc<dyn DiskFile>)>>,
     damage: RefCell<Option<FileError>>,
+    /// The frame that was found damaged last.
+    hole: RefCell<Option<(FramePlace, FileError)>>,
+    /// The index of the block that has it.
+    outlines: RefCell<Option<(BlockNumber, Option<BlockIndex>)>>,
     cold_reads: Cell<u64>,
 }
 
@@ -182,6 +186,8 @@ impl StreamStore {
             cache,
             files: RefCell::new(VecDeque::new()),
             damage: RefCell::new(None),
+            hole: RefCell::new(None),
+            outlines: RefCell::new(None),
             cold_reads: Cell::new(0),
         }
     }
@@ -308,8 +314,7 @@ impl StreamStore {
         self.failure.as_ref()
     }
 
-    /// The first damage met while reading, once. After it a record that should be there may read as absent:
-    /// check before trusting an `apply` that looked at records.
+    /// The first damage met while opening or reading, once.
     pub fn take_damage(&self) -> Option<FileError> {
         self.damage.borrow_mut().take()
     }
@@ -491,7 +496,14 @@ impl StreamStore {
         self.frames.partition_point(|frame| frame.base_seq.get() + u64::from(frame.count) <= seq.get())
     }
 
-    /// The bytes of an indexed frame.
+    /// The frame that has a message, and which of its messages it is.
+    fn place_of(&self, seq: StreamSeq) -> Option<(&IndexedFrame, u32)> {
+        let indexed = self.frames.get(self.find(seq))?;
+        let nth = seq.get().checked_sub(indexed.base_seq.get())?;
+        Some((indexed, u32::try_from(nth).ok()?))
+    }
+
+    /// The bytes of an indexed frame; `None` if they cannot be read.
     fn load(&self, indexed: &IndexedFrame) -> Option<Frame> {
         let place = FramePlace { block: indexed.block(), offset: indexed.offset };
         if let Ok(nth) = self.pending.binary_search_by_key(&place, |pending| pending.place) {
@@ -500,13 +512,19 @@ impl StreamStore {
         if let Some(frame) = self.cache.borrow().get(place) {
             return Some(frame);
         }
-        match self.read(place, indexed.len) {
-            Ok(frame) => Some(frame),
-            Err(error) => {
-                self.damage.borrow_mut().get_or_insert(error);
-                None
-            }
-        }
+        let mut hole = self.hole.borrow_mut();
+        // A frame of thousands of messages is not read again for each of them.
+        let known = hole.as_ref().filter(|(known, _)| *known == place).and_then(|(_, error)| error.again());
+        let error = match known {
+            Some(error) => error,
+            None => match self.read(place, indexed.len) {
+                Ok(frame) => return Some(frame),
+                Err(error) => error,
+            },
+        };
+        *hole = error.again().map(|error| (place, error));
+        self.damage.borrow_mut().get_or_insert(error);
+        None
     }
 
     /// Reads a frame from its block, and those behind it while at it.
@@ -567,9 +585,25 @@ fn next_frame(rest: &mut Bytes) -> Option<Frame> {
 }
 
 impl Records for StreamStore {
-    fn record(&self, seq: StreamSeq) -> Option<OwnedRecord> {
-        let indexed = self.frames.get(self.find(seq))?;
-        let nth = seq.get().checked_sub(indexed.base_seq.get())?;
-        self.load(indexed)?.owned_record(u32::try_from(nth).ok()?)
+    fn record(&self, seq: StreamSeq) -> Result<Option<OwnedRecord>, Damaged> {
+        let Some((indexed, nth)) = self.place_of(seq) else { return Ok(None) };
+        let frame = self.load(indexed).ok_or(Damaged { seq })?;
+        Ok(frame.owned_record(nth))
+    }
+
+    fn readable_up_to(&self, seq: StreamSeq) -> Result<StreamSeq, Damaged> {
+        let Some((indexed, _)) = self.place_of(seq) else { return Ok(seq) };
+        self.load(indexed).ok_or(Damaged { seq })?;
+        Ok(StreamSeq::new(indexed.base_seq.get() + u64::from(indexed.count) - 1))
+    }
+
+    fn outline(&self, seq: StreamSeq) -> Option<Outline> {
+        let (indexed, _) = self.place_of(seq)?;
+        let mut outlines = self.outlines.borrow_mut();
+        if outlines.as_ref().is_none_or(|(block, _)| *block != indexed.block()) {
+            let index = index::load_any(self.disk.as_ref(), &self.blocks_dir, self.stream, indexed.block());
+            *outlines = Some((indexed.block(), index));
+        }
+        outlines.as_ref()?.1.as_ref()?.outline(seq)
     }
 }

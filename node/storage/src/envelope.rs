@@ -46,6 +46,16 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// The same, if it is damage: that does not pass.
+    pub(crate) fn again(&self) -> Option<Self> {
+        match self {
+            Self::Io { .. } => None,
+            Self::Damaged { path, offset, expected, found } => {
+                Some(Self::damaged(path, *offset, expected.as_str(), found.as_str()))
+            }
+        }
+    }
+
     pub(crate) fn io(op: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Io { op, path: path.to_owned(), source }
     }

@@ -185,6 +185,13 @@ impl Cluster {
         .await
     }
 
+    /// Sets an environment variable of all nodes' next processes.
+    pub fn set_env(&mut self, name: &'static str, value: &'static str) {
+        for node in &mut self.nodes {
+            node.env.push((name, value));
+        }
+    }
+
     /// `kill -9` of node `i`; returns when the process is gone.
     ///
     /// # Errors

@@ -19,13 +19,15 @@ pub struct Node {
     pub(crate) index: usize,
     pub(crate) ports: Vec<Ports>,
     pub(crate) always: bool,
+    /// Environment variables of its next processes.
+    pub(crate) env: Vec<(&'static str, &'static str)>,
     child: Option<Child>,
     paused: bool,
 }
 
 impl Node {
     pub(crate) fn new(index: usize, ports: Vec<Ports>, dir: PathBuf, always: bool) -> Node {
-        Node { name: format!("n{}", index + 1), dir, index, ports, always, child: None, paused: false }
+        Node { name: format!("n{}", index + 1), dir, index, ports, always, env: Vec::new(), child: None, paused: false }
     }
 
     /// `n1`, `n2`, `n3`.
@@ -66,6 +68,7 @@ impl Node {
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
         let mut command = server.command(self.index, &self.ports, &self.dir, self.always)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).env_remove("RUST_BACKTRACE");
+        command.envs(self.env.iter().copied());
         self.child = Some(command.spawn().with_context(|| format!("starting {}", self.name))?);
         Ok(())
     }

@@ -26,6 +26,9 @@ pub trait MessageView: LiveMessages {
     fn first_at_or_after(&self, at: Timestamp) -> StreamSeq;
     /// Bytes of subject, headers and payload of a stored message, or of what is delivered of it without its payload.
     fn message_len(&self, seq: StreamSeq, headers_only: bool) -> Option<u64>;
+    /// Up to which sequence messages from the stored one `seq` on can be read: at least itself. `None` if it cannot be
+    /// read here, but by another replica that is about to lead.
+    fn readable_up_to(&self, seq: StreamSeq) -> Option<StreamSeq>;
     /// Bytes of the stream's name.
     fn stream_name_len(&self) -> usize;
 }

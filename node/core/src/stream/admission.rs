@@ -484,16 +484,8 @@ impl Admission {
                 // The subject's oldest will go: the one after those that messages in flight push out.
                 net.messages = 0;
                 let evicted = stored.and_then(|set| set.nth(total - max));
-                if limits.max_bytes.is_some()
-                    && let Some(record) = evicted.and_then(|seq| records.record(seq))
-                {
-                    let evicted_len = stored_len(
-                        state.settings().storage,
-                        record.subject().len(),
-                        record.headers().len(),
-                        record.payload().len(),
-                    );
-                    net.bytes -= evicted_len as i64;
+                if let Some(evicted) = evicted.filter(|_| limits.max_bytes.is_some()) {
+                    net.bytes -= records.stored_len(state.settings().storage, evicted) as i64;
                 }
             }
         }

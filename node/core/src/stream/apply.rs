@@ -273,9 +273,7 @@ impl StreamState {
 
     /// Adds a live message to what is derived from live messages alone.
     pub(super) fn index_derived(&mut self, record: &Record<'_>) -> SubjectSlot {
-        if record.flags.has(RecordFlags::HAS_TTL)
-            && let Some(deadline) = headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
-        {
+        if let Some(deadline) = headers::deadline(record) {
             self.ttls.insert((deadline, record.seq));
         }
         self.subjects.push_back(record.subject(), record.seq)
@@ -404,10 +402,17 @@ impl StreamState {
         while let Some(seq) = next
             && removals.count < most
         {
-            let (old, kept) = source.with(seq, |record| {
-                let kept = record.flags.has(RecordFlags::HAS_TTL) && headers::ttl(record.headers()) == Some(Ttl::Never);
-                (record.ts.plus_ns(max_age_ns) <= now, kept)
-            })?;
+            let (old, kept) = source
+                .with(seq, |record| {
+                    let has_ttl = record.flags.has(RecordFlags::HAS_TTL);
+                    let kept = has_ttl && headers::ttl(record.headers()) == Some(Ttl::Never);
+                    (record.ts.plus_ns(max_age_ns) <= now, kept)
+                })
+                .or_else(|damaged| {
+                    // It goes when those behind it go.
+                    let near = || self.time_of(seq, source.records).plus_ns(max_age_ns) <= now;
+                    source.records.outline(seq).map(|_| (near(), false)).ok_or(damaged)
+                })?;
             if !old {
                 break;
             }

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use super::headers;
 use super::state::StreamState;
+use super::{Outline, headers};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::frame::{Frame, FrameKind, RecordFlags};
 use crate::ids::{StreamId, StreamSeq, Timestamp};
@@ -17,8 +17,11 @@ const VERSION: u8 = 1;
 pub trait Rebuild {
     /// A frame that was read.
     fn frame(&mut self, frame: &Frame);
-    /// A whole block by its index. False if that does not tell enough and its frames have to be read after all.
-    fn block(&mut self, index: &BlockIndex) -> bool;
+    /// A whole block by its index. False if that does not tell enough and its frames have to be read after all, which
+    /// is not said of a block that cannot be `readable`.
+    fn block(&mut self, index: &BlockIndex, readable: bool) -> bool;
+    /// Some of the frames of the only copy of a stream cannot be read: what is live and does not come is gone.
+    fn hole(&mut self);
 }
 
 /// A frame with messages.
@@ -97,9 +100,7 @@ impl BlockIndexBuilder {
         self.index.frames.push(entry);
         for record in frame.records() {
             let number = self.index.records.len() as u32;
-            if record.flags.has(RecordFlags::HAS_TTL)
-                && let Some(due) = headers::ttl(record.headers()).and_then(|ttl| ttl.deadline(record.ts))
-            {
+            if let Some(due) = headers::deadline(&record) {
                 self.index.deadlines.push((number, due));
             }
             if record.flags.has(RecordFlags::HAS_MSG_ID) {
@@ -163,6 +164,23 @@ impl BlockIndex {
     /// How many subjects these have.
     pub fn subject_count(&self) -> usize {
         self.subjects.len()
+    }
+
+    /// What it knows of a message.
+    pub fn outline(&self, seq: StreamSeq) -> Option<Outline> {
+        let nth = self.frames.partition_point(|frame| frame.end() <= seq);
+        let within = seq.get().checked_sub(self.frames.get(nth)?.base_seq.get())?;
+        let before: u64 = self.frames.iter().take(nth).map(|frame| u64::from(frame.count)).sum();
+        let number = before + within;
+        let record = self.records.get(usize::try_from(number).ok()?)?;
+        let due = self.deadlines.binary_search_by_key(&number, |(of, _)| u64::from(*of)).ok();
+        Some(Outline {
+            subject: self.subjects[record.subject as usize].clone(),
+            headers_len: record.headers_len as usize,
+            payload_len: record.payload_len as usize,
+            crc: record.crc,
+            deadline: due.map(|nth| self.deadlines[nth].1),
+        })
     }
 
     /// Bytes of the block's file that it is about.
@@ -308,7 +326,7 @@ impl Rebuild for StreamState {
         self.rebuild(frame);
     }
 
-    fn block(&mut self, index: &BlockIndex) -> bool {
+    fn block(&mut self, index: &BlockIndex, readable: bool) -> bool {
         let Some(counts) = self.rebuild.as_ref() else {
             return true;
         };
@@ -318,12 +336,17 @@ impl Rebuild for StreamState {
         // What a duplicate has to be told from is in the messages' headers.
         let ids_matter =
             index.newest_id.is_some_and(|newest| self.log_time.since_ns(newest) < self.settings.duplicate_window_ns);
-        if index.stream != self.id || first.base_seq < counts.next || last.end() > self.last_seq.next() || ids_matter {
+        if index.stream != self.id
+            || first.base_seq < counts.next
+            || last.end() > self.last_seq.next()
+            || (ids_matter && readable)
+        {
             return false;
         }
         let Some(mut counts) = self.rebuild.take() else {
             return true;
         };
+        counts.pass_over(first.base_seq);
         let mut slots = vec![None; index.subjects.len()];
         let seqs = index
             .frames
@@ -355,6 +378,12 @@ impl Rebuild for StreamState {
         counts.next = last.end();
         self.rebuild = Some(counts);
         true
+    }
+
+    fn hole(&mut self) {
+        if let Some(counts) = &mut self.rebuild {
+            counts.has_holes = true;
+        }
     }
 }
 

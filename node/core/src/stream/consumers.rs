@@ -48,6 +48,8 @@ pub struct StreamView<'a> {
     pub state: &'a StreamState,
     /// Its bodies.
     pub records: &'a dyn Records,
+    /// Whether others have them too.
+    pub has_peers: bool,
 }
 
 impl std::fmt::Debug for StreamView<'_> {
@@ -88,7 +90,9 @@ impl MessageView for StreamView<'_> {
     }
 
     fn message_len(&self, seq: StreamSeq, headers_only: bool) -> Option<u64> {
-        let record = self.records.record(seq)?;
+        // One that cannot be read is no reason to end a request: whoever delivers it meets the damage.
+        let Ok(record) = self.records.record(seq) else { return Some(0) };
+        let record = record?;
         let rest = if headers_only {
             // As it is delivered: the payload's size instead of the payload.
             let mut headers = HeaderBuilder::from_block(record.headers());
@@ -98,6 +102,13 @@ impl MessageView for StreamView<'_> {
             record.headers().len() + record.payload().len()
         };
         Some((record.subject().len() + rest) as u64)
+    }
+
+    fn readable_up_to(&self, seq: StreamSeq) -> Option<StreamSeq> {
+        match self.records.readable_up_to(seq) {
+            Ok(last) => Some(last),
+            Err(_) => (!self.has_peers).then_some(seq),
+        }
     }
 
     fn stream_name_len(&self) -> usize {

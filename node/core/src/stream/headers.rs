@@ -5,6 +5,8 @@
 use headwater_protocol::headers::HeaderBlock;
 
 use super::ttl::Ttl;
+use crate::frame::{Record, RecordFlags};
+use crate::ids::Timestamp;
 
 /// A header of ours that is present with a value that is not what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,14 @@ pub(super) fn ttl(block: &[u8]) -> Option<Ttl> {
         .iter()
         .find(|(name, value)| *name == b"Nats-TTL" && !value.is_empty())
         .and_then(|(_, v)| Ttl::parse(v))
+}
+
+/// When a message's TTL is over, if it has one.
+pub(super) fn deadline(record: &Record<'_>) -> Option<Timestamp> {
+    if !record.flags.has(RecordFlags::HAS_TTL) {
+        return None;
+    }
+    ttl(record.headers())?.deadline(record.ts)
 }
 
 #[cfg(test)]

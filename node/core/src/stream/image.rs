@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use roaring::RoaringTreemap;
 use serde::{Deserialize, Serialize};
 
+use super::apply::SeqRange;
 use super::consumers::ConsumerSet;
 use super::dedup::{DedupWindow, IdEntry};
 use super::digest::Digest;
@@ -86,6 +87,20 @@ pub(super) struct RebuildCounts {
     pub(super) bytes: u64,
     pub(super) digest: Digest,
     ids: Vec<IdEntry>,
+    /// Some frames cannot be read.
+    pub(super) has_holes: bool,
+    /// Sequences that did not come, in order. All of them are removed ones if there are no holes.
+    passed_over: Vec<SeqRange>,
+}
+
+impl RebuildCounts {
+    /// What comes next has this sequence.
+    pub(super) fn pass_over(&mut self, to: StreamSeq) {
+        let first = self.next.max(StreamSeq::FIRST);
+        if self.has_holes && first < to {
+            self.passed_over.push(SeqRange { first, last: StreamSeq::new(to.get() - 1) });
+        }
+    }
 }
 
 impl StreamState {
@@ -225,6 +240,7 @@ impl StreamState {
             if record.seq > self.last_seq || record.seq < counts.next {
                 continue;
             }
+            counts.pass_over(record.seq);
             counts.next = record.seq.next();
             if record.flags.has(RecordFlags::HAS_MSG_ID)
                 && self.log_time.since_ns(record.ts) < self.settings.duplicate_window_ns
@@ -242,32 +258,55 @@ impl StreamState {
         self.rebuild = Some(counts);
     }
 
-    /// Ends the rebuild and proves it.
+    /// Ends the rebuild and proves it. Returns how many messages are gone: none, unless there were
+    /// [holes](super::Rebuild::hole).
     ///
     /// # Errors
     /// [`Mismatch`] if the live messages found are not those of the image: the replica needs repair.
-    pub fn finish_rebuild(&mut self) -> Result<(), Mismatch> {
-        let Some(counts) = self.rebuild.as_mut() else {
-            return Ok(());
+    pub fn finish_rebuild(&mut self) -> Result<u64, Mismatch> {
+        let Some(mut counts) = self.rebuild.take() else {
+            return Ok(0);
         };
+        let lost = if counts.has_holes { self.lose(&mut counts) } else { 0 };
         for (what, expected, found) in [
             ("messages", self.messages, counts.messages),
             ("bytes", self.bytes, counts.bytes),
             ("digest", self.digest.raw(), counts.digest.raw()),
         ] {
             if expected != found {
+                self.rebuild = Some(counts);
                 return Err(Mismatch { what, expected, found });
             }
         }
-        let mut ids = std::mem::take(&mut counts.ids);
+        let mut ids = counts.ids;
         ids.sort_by_key(|entry| entry.seq);
         ids.dedup_by_key(|entry| entry.seq);
         for IdEntry { id, seq, ts } in ids {
             self.dedup.insert(&id, seq, ts);
         }
         self.dedup.expire(self.log_time, self.settings.duplicate_window_ns);
-        self.rebuild = None;
-        Ok(())
+        Ok(lost)
+    }
+
+    /// Removes the live messages that did not come.
+    fn lose(&mut self, counts: &mut RebuildCounts) -> u64 {
+        counts.pass_over(self.last_seq.next());
+        let lost = self.messages.saturating_sub(counts.messages);
+        (self.messages, self.bytes, self.digest) = (counts.messages, counts.bytes, counts.digest);
+        for SeqRange { first, last } in &counts.passed_over {
+            let first = (*first).max(self.first_seq);
+            if first <= *last {
+                self.deleted.insert_range(first.get()..=last.get());
+                self.consumers.messages_removed(first, *last);
+            }
+        }
+        if self.messages == 0 {
+            self.first_seq = self.last_seq.next();
+            self.deleted.clear();
+        } else if self.deleted.remove(self.first_seq.get()) {
+            self.advance_first();
+        }
+        lost
     }
 }
 

@@ -1,7 +1,7 @@
 //! Questions about live messages.
 
-use super::Records;
 use super::state::StreamState;
+use super::{FRAME_COUNT_MAX, Records};
 use crate::ids::{StreamSeq, Timestamp};
 use crate::subject_index::is_everything;
 
@@ -135,10 +135,19 @@ impl StreamState {
         self.subjects.last_by_subject(subject)
     }
 
+    /// When a live message was stored. Of one that cannot be read, when the next one was that can: times never go back,
+    /// so it is not younger.
+    pub(super) fn time_of(&self, seq: StreamSeq, records: &dyn Records) -> Timestamp {
+        // What is damaged is a frame; when more than one is, this answer is as good as any.
+        let near = self.live_from(seq).take(FRAME_COUNT_MAX as usize);
+        near.flat_map(|seq| records.record(seq)).flatten().next().map_or(self.last_ts, |record| record.ts())
+    }
+
     /// The lowest live message stored at or after `ts`; `None` if there is none. Times never go back, so
-    /// this reads a record per halving. A record that cannot be read counts as too early.
+    /// this reads a record per halving. If those before a message that is late enough cannot be read, it is the first of
+    /// them: it may be the one, and whoever reads it meets the damage.
     pub fn first_at_or_after(&self, ts: Timestamp, records: &dyn Records) -> Option<StreamSeq> {
-        let late_enough = |seq: StreamSeq| records.record(seq).is_some_and(|record| record.ts() >= ts);
+        let late_enough = |seq: StreamSeq| self.time_of(seq, records) >= ts;
         let (mut low, mut high) = (self.first_seq.get(), self.last_seq.get() + 1);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -153,10 +162,10 @@ impl StreamState {
     /// When an `Expire` would next remove something: the first message's age limit or the first TTL.
     /// Messages that never expire at the front make this early, not late.
     pub fn next_expiry(&self, records: &dyn Records) -> Option<Timestamp> {
-        let by_age = self.settings.limits.max_age_ns.and_then(|max_age_ns| {
-            let record = records.record(self.next_live(StreamSeq::FIRST)?)?;
-            Some(record.ts().plus_ns(max_age_ns))
-        });
+        let by_age =
+            self.settings.limits.max_age_ns.and_then(|max_age_ns| {
+                Some(self.time_of(self.next_live(StreamSeq::FIRST)?, records).plus_ns(max_age_ns))
+            });
         let by_ttl = self.next_ttl();
         match (by_age, by_ttl) {
             (Some(age), Some(ttl)) => Some(age.min(ttl)),

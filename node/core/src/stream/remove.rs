@@ -3,9 +3,9 @@
 use super::apply::{Damaged, SeqRange};
 use super::limits::stored_len;
 use super::state::StreamState;
-use super::{Records, headers};
-use crate::frame::{Frame, Record, RecordFlags};
-use crate::ids::StreamSeq;
+use super::{Outline, Records, headers};
+use crate::frame::{Frame, Record};
+use crate::ids::{StreamSeq, Timestamp};
 
 /// Where `apply` finds records: the frame at hand holds messages the store does not have yet.
 pub(super) struct Source<'a> {
@@ -18,7 +18,7 @@ impl Source<'_> {
         if let Some(record) = self.frame.and_then(|frame| frame.by_seq(seq)) {
             return Ok(read(&record));
         }
-        match self.records.record(seq) {
+        match self.records.record(seq)? {
             Some(owned) if owned.seq() == seq => Ok(read(&owned.as_record())),
             _ => Err(Damaged { seq }),
         }
@@ -51,7 +51,17 @@ impl StreamState {
         removals: &mut Removals,
     ) -> Result<(), Damaged> {
         debug_assert!(self.is_live(seq), "{seq} is not live in {}..={}", self.first_seq, self.last_seq);
-        source.with(seq, |record| self.forget(record))?;
+        let read = source.with(seq, |record| {
+            let len = self.len_of(record);
+            self.forget(seq, record.subject(), len, record.crc, headers::deadline(record));
+        });
+        if let Err(damaged) = read {
+            // What cannot be read any more can still be removed, so that the only copy goes on around it.
+            let Outline { subject, headers_len, payload_len, crc, deadline } =
+                source.records.outline(seq).ok_or(damaged)?;
+            let len = stored_len(self.settings.storage, subject.len(), headers_len, payload_len);
+            self.forget(seq, &subject, len, crc, deadline);
+        }
         if seq == self.first_seq {
             self.advance_first();
         } else {
@@ -61,15 +71,13 @@ impl StreamState {
         Ok(())
     }
 
-    fn forget(&mut self, record: &Record<'_>) {
-        self.subjects.remove(record.subject(), record.seq);
+    fn forget(&mut self, seq: StreamSeq, subject: &[u8], len: u64, crc: u32, deadline: Option<Timestamp>) {
+        self.subjects.remove(subject, seq);
         self.messages -= 1;
-        self.bytes = self.bytes.saturating_sub(self.len_of(record));
-        self.digest.remove(record.seq, record.crc);
-        if record.flags.has(RecordFlags::HAS_TTL)
-            && let Some(deadline) = headers::ttl(record.headers()).and_then(|t| t.deadline(record.ts))
-        {
-            self.ttls.remove(&(deadline, record.seq));
+        self.bytes = self.bytes.saturating_sub(len);
+        self.digest.remove(seq, crc);
+        if let Some(deadline) = deadline {
+            self.ttls.remove(&(deadline, seq));
         }
     }
 
@@ -78,7 +86,7 @@ impl StreamState {
     }
 
     /// Moves `first_seq` from a removed message to the next live one.
-    fn advance_first(&mut self) {
+    pub(super) fn advance_first(&mut self) {
         if self.messages == 0 {
             self.first_seq = self.last_seq.next();
             self.deleted.clear();

@@ -276,7 +276,8 @@ impl SimReplica {
         let inner = self.inner.lock();
         let (first, last) = (inner.state.first_seq().get(), inner.state.last_seq().get());
         let live = (first..=last).map(StreamSeq::new).filter(|seq| inner.state.is_live(*seq));
-        let read = |seq| inner.store.record(seq).map(|r| String::from_utf8_lossy(r.payload()).into_owned());
+        let read =
+            |seq| inner.store.record(seq).ok().flatten().map(|r| String::from_utf8_lossy(r.payload()).into_owned());
         let content = live.map(|seq| (seq.get(), read(seq).unwrap_or_else(|| "unreadable".to_owned()))).collect();
         (first, last, content)
     }

@@ -9,7 +9,7 @@ use headwater_core::ids::StreamId;
 use headwater_core::stream::BlockIndex;
 
 use super::format::{HEADER_PAGE, INDEX_EXTENSION, check_header, index_path, path};
-use crate::checkpoint::BlockExtent;
+use crate::checkpoint::{BlockExtent, BlockNumber};
 use crate::disk::{Disk, read_exact_at, read_file};
 
 /// Removes what is no longer wanted; missing is fine.
@@ -47,10 +47,15 @@ pub fn block_identity(disk: &dyn Disk, path: &Path) -> Option<u64> {
     BlockIndex::identity(&tail, len)
 }
 
+/// The index of a block, whatever has become of that.
+pub(super) fn load_any(disk: &dyn Disk, blocks_dir: &Path, stream: StreamId, block: BlockNumber) -> Option<BlockIndex> {
+    let bytes = read_file(disk, &index_path(blocks_dir, block)).ok()?;
+    BlockIndex::decode(&bytes).ok().filter(|index| index.block() == (stream, block.get()))
+}
+
 /// The index of a block whose file is there, has its header and is as long as the checkpoint says.
 pub(super) fn load(disk: &dyn Disk, blocks_dir: &Path, stream: StreamId, extent: BlockExtent) -> Option<BlockIndex> {
-    let bytes = read_file(disk, &index_path(blocks_dir, extent.block)).ok()?;
-    let index = BlockIndex::decode(&bytes).ok()?;
+    let index = load_any(disk, blocks_dir, stream, extent.block)?;
     let file = disk.open_read(&path(blocks_dir, extent.block)).ok()?;
     let mut page = vec![0; HEADER_PAGE as usize];
     read_exact_at(file.as_ref(), 0, &mut page).ok()?;

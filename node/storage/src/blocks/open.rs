@@ -7,11 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headwater_core::frame::{Frame, HEADER_LEN, VERSION};
 use headwater_core::ids::{LogIndex, StreamId};
-use headwater_core::stream::{BlockIndexBuilder, Rebuild};
+use headwater_core::stream::{BlockIndex, BlockIndexBuilder, Rebuild};
 
 use super::cache::FramePlace;
 use super::format::{HEADER_PAGE, check_header, index_path, marked, parse_index_name, parse_name, path};
 use super::job::SyncMark;
+use super::scrub::scrub_block;
 use super::{StoreLog, StoreOptions, StreamStore};
 use crate::checkpoint::{BlockExtent, BlockNumber, Checkpoint};
 use crate::disk::{Disk, read_file};
@@ -56,8 +57,11 @@ impl StreamStore {
     /// Opens the store of `stream` in its directory `dir`, which is created if needed. `rebuild` gets everything that
     /// the checkpoint covers, oldest first: blocks by their index where there is one, else frame by frame.
     ///
+    /// Frames of the only copy ([`StoreLog::Own`]) that the checkpoint covers and that cannot be read leave a
+    /// [hole](Rebuild::hole), or their messages as [damaged](StreamStore::take_damage) where an index names them.
+    ///
     /// # Errors
-    /// [`FileError::Damaged`] for anything that should be there and is not; nothing is changed on disk then.
+    /// [`FileError::Damaged`] for anything else that should be there and is not; nothing is changed on disk then.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -83,7 +87,7 @@ impl StreamStore {
             for extent in closed {
                 store.adopt_closed(*extent, rebuild)?;
             }
-            tail = Some(store.adopt(*newest, &mut |_, frame| rebuild.frame(frame))?);
+            tail = Some(store.adopt(*newest, &mut |_, met| met.tell(rebuild))?);
         }
         let last = listed.last().map(|extent| extent.block);
         let beyond: Vec<BlockNumber> =
@@ -116,21 +120,27 @@ impl StreamStore {
 
     /// Takes over a block that takes no more frames: by its index, or by reading it, and then it gets one.
     fn adopt_closed(&mut self, extent: BlockExtent, rebuild: &mut dyn Rebuild) -> Result<(), FileError> {
-        match super::index::load(self.disk.as_ref(), &self.blocks_dir, self.stream, extent) {
-            Some(index) if rebuild.block(&index) => {
+        let index = super::index::load(self.disk.as_ref(), &self.blocks_dir, self.stream, extent);
+        let has_index = index.is_some();
+        match index.filter(|index| rebuild.block(index, true)).or_else(|| self.index_of_damaged(extent, rebuild)) {
+            Some(index) => {
                 self.add_block(extent.block, extent.valid_bytes, extent.valid_bytes);
                 for entry in index.frames() {
                     self.index_entry(extent.block, entry);
                 }
             }
-            Some(_) => drop(self.adopt(extent, &mut |_, frame| rebuild.frame(frame))?),
             None => {
-                let mut index = BlockIndexBuilder::new(self.stream, extent.block.get());
-                self.adopt(extent, &mut |offset, frame| {
-                    index.add(offset, frame);
-                    rebuild.frame(frame);
+                let mut index = Some(BlockIndexBuilder::new(self.stream, extent.block.get())).filter(|_| !has_index);
+                self.adopt(extent, &mut |offset, met| {
+                    match (&met, &mut index) {
+                        (Met::Frame(frame), Some(index)) => index.add(offset, frame),
+                        // It would say that there never was more.
+                        (Met::Hole, index) => *index = None,
+                        (Met::Frame(_), None) => {}
+                    }
+                    met.tell(rebuild);
                 })?;
-                if let Some(index) = index.finish(extent.valid_bytes) {
+                if let Some(index) = index.and_then(|index| index.finish(extent.valid_bytes)) {
                     // The next start reads the block instead.
                     let _derived = super::index::write(self.disk.as_ref(), &self.blocks_dir, extent, &index);
                 }
@@ -142,28 +152,67 @@ impl StreamStore {
         Ok(())
     }
 
+    /// Of the only copy of a stream: the index of a block that is damaged itself, so that what it had stays known.
+    fn index_of_damaged(&mut self, extent: BlockExtent, rebuild: &mut dyn Rebuild) -> Option<BlockIndex> {
+        let BlockExtent { block, valid_bytes } = extent;
+        if self.options.log == StoreLog::Wal {
+            return None;
+        }
+        let index = super::index::load_any(self.disk.as_ref(), &self.blocks_dir, self.stream, block);
+        let index = index.filter(|index| index.valid_bytes() == valid_bytes)?;
+        let read = scrub_block(self.disk.as_ref(), &self.dir, self.stream, extent, &mut |_| true);
+        let damage = read.err().filter(|error| matches!(error, FileError::Damaged { .. }))?;
+        self.note(damage);
+        rebuild.block(&index, false).then_some(index)
+    }
+
+    fn note(&mut self, damage: FileError) {
+        self.damage.get_mut().get_or_insert(damage);
+    }
+
     /// Takes over a block the checkpoint lists by reading it. Returns what the file holds beyond the valid length.
-    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(u32, &Frame)) -> Result<Beyond, FileError> {
+    fn adopt(&mut self, extent: BlockExtent, visit: &mut dyn FnMut(u32, Met<'_>)) -> Result<Beyond, FileError> {
         let BlockExtent { block, valid_bytes } = extent;
         let path = path(&self.blocks_dir, block);
-        let bytes = match read_file(self.disk.as_ref(), &path) {
-            Ok(bytes) => Bytes::from(bytes),
+        let salvages = self.options.log == StoreLog::Own;
+        let mut bytes = match read_file(self.disk.as_ref(), &path) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(FileError::damaged(&path, 0, format!("a block of {valid_bytes} bytes"), "no file"));
             }
             Err(error) => return Err(FileError::io("read", &path, error)),
         };
-        check_header(&bytes, self.stream, block)
-            .map_err(|(at, expected, found)| FileError::damaged(&path, at, expected, found))?;
-        if (bytes.len() as u64) < valid_bytes || valid_bytes < HEADER_PAGE {
-            let found = format!("{} bytes", bytes.len());
-            return Err(FileError::damaged(&path, bytes.len() as u64, format!("{valid_bytes} bytes"), found));
+        let header = check_header(&bytes, self.stream, block)
+            .map_err(|(at, expected, found)| FileError::damaged(&path, at, expected, found));
+        let len = bytes.len() as u64;
+        let short = (len < valid_bytes || valid_bytes < HEADER_PAGE)
+            .then(|| FileError::damaged(&path, len, format!("{valid_bytes} bytes"), format!("{len} bytes")));
+        match header.err().or(short) {
+            None => {}
+            Some(damage) if salvages && valid_bytes >= HEADER_PAGE => {
+                self.note(damage);
+                // What is cut off reads as a hole, and what comes next has its place behind it.
+                bytes.resize(bytes.len().max(valid_bytes as usize), 0);
+            }
+            Some(damage) => return Err(damage),
         }
+        let bytes = Bytes::from(bytes);
         self.add_block(block, valid_bytes, valid_bytes);
         let valid = bytes.slice(..valid_bytes as usize);
-        let walked = self.walk(block, &valid, HEADER_PAGE, visit);
-        if let Err(Bad { offset, what }) = walked {
-            return Err(FileError::damaged(&path, offset, "a frame the checkpoint covers", what));
+        let mut at = HEADER_PAGE;
+        while let Err(Bad { offset, what }) =
+            self.walk(block, &valid, at, &mut |offset, frame| visit(offset, Met::Frame(frame)))
+        {
+            let damage = FileError::damaged(&path, offset, "a frame the checkpoint covers", what);
+            if !salvages {
+                return Err(damage);
+            }
+            self.note(damage);
+            visit(offset as u32, Met::Hole);
+            match frame_behind(&valid, offset, self.stream) {
+                Some(next) => at = next,
+                None => break,
+            }
         }
         let (synced_bytes, ticket) = marked(&bytes, block);
         self.mark = Some(SyncMark { block, synced_bytes: valid_bytes, ticket: ticket + 1 });
@@ -288,7 +337,7 @@ impl StreamStore {
     /// Torn or damaged?
     fn judge(&self, part: &Beyond, bad: Bad, newest: bool) -> Result<TornBlock, FileError> {
         let Bad { offset, what } = bad;
-        let later_frames = frames_behind(&part.bytes, offset, self.stream);
+        let later_frames = frame_behind(&part.bytes, offset, self.stream).is_some();
         let expected = if !newest {
             Some("a frame (a newer block follows)".to_owned())
         } else if offset < part.synced_bytes {
@@ -333,6 +382,22 @@ impl StreamStore {
         }
         // Names found may not be durable yet, and removed ones must not come back.
         self.disk.sync_dir(&self.blocks_dir).map_err(|error| FileError::io("sync", &self.blocks_dir, error))
+    }
+}
+
+/// What reading a block comes upon.
+enum Met<'a> {
+    Frame(&'a Frame),
+    /// Something that is no frame any more.
+    Hole,
+}
+
+impl Met<'_> {
+    fn tell(&self, rebuild: &mut dyn Rebuild) {
+        match self {
+            Met::Frame(frame) => rebuild.frame(frame),
+            Met::Hole => rebuild.hole(),
+        }
     }
 }
 
@@ -402,9 +467,11 @@ pub(crate) fn frame_at(bytes: &Bytes, at: usize, stream: StreamId) -> Result<Fra
     Ok(frame)
 }
 
-/// Whether a whole frame of this stream starts anywhere behind `offset`. Frames are not aligned.
-fn frames_behind(bytes: &Bytes, offset: u64, stream: StreamId) -> bool {
-    (offset as usize + 1..bytes.len().saturating_sub(HEADER_LEN)).any(|at| {
-        bytes[at + 8] == VERSION && u64_at(bytes, at + 16) == stream.get() && frame_at(bytes, at, stream).is_ok()
-    })
+/// Where the next whole frame of this stream starts behind `offset`. Frames are not aligned.
+fn frame_behind(bytes: &Bytes, offset: u64, stream: StreamId) -> Option<u64> {
+    let starts = (offset as usize + 1)..bytes.len().saturating_sub(HEADER_LEN);
+    let is_frame = |at: &usize| {
+        bytes[at + 8] == VERSION && u64_at(bytes, at + 16) == stream.get() && frame_at(bytes, *at, stream).is_ok()
+    };
+    starts.into_iter().find(is_frame).map(|at| at as u64)
 }

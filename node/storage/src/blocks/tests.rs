@@ -80,6 +80,7 @@ struct Covered {
     /// Blocks that were taken by their index.
     indexes: Vec<BlockIndex>,
     takes_indexes: bool,
+    holes: usize,
 }
 
 impl Rebuild for Covered {
@@ -87,11 +88,16 @@ impl Rebuild for Covered {
         self.frames.push(frame.clone());
     }
 
-    fn block(&mut self, index: &BlockIndex) -> bool {
-        if self.takes_indexes {
+    fn block(&mut self, index: &BlockIndex, readable: bool) -> bool {
+        let takes = self.takes_indexes || !readable;
+        if takes {
             self.indexes.push(index.clone());
         }
-        self.takes_indexes
+        takes
+    }
+
+    fn hole(&mut self) {
+        self.holes += 1;
     }
 }
 

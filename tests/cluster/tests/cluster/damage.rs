@@ -3,8 +3,10 @@
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::future::try_join_all;
 use headwater_cluster_tests::{Cluster, api};
 use serde_json::json;
@@ -53,6 +55,19 @@ fn flip(cluster: &Cluster, node: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Healed, and what heals it has been seen to.
+async fn wait_healed(cluster: &mut Cluster, node: usize, stream: &str) -> anyhow::Result<()> {
+    cluster
+        .until(HEALED, "the replica is healed", async |cluster: &mut Cluster| {
+            let recovery = cluster.recovery(node).await?;
+            let group = recovery.stream(stream).context("not there")?;
+            ensure!(cluster.nodes()[node].log_text().contains("rejoining as a new member"), "not fetched");
+            ensure!(group.phase == "Recovered", "{}: {:?}", group.phase, group.phase_why);
+            Ok(())
+        })
+        .await
+}
+
 /// Publishes a little, so that a checkpoint covers the full block and it gets its index.
 async fn wait_indexed(cluster: &mut Cluster, node: usize) -> anyhow::Result<()> {
     cluster
@@ -89,15 +104,7 @@ fn b09_flip_in_a_full_block_is_met_when_it_is_read() {
         );
         let text = answer["error"]["description"].to_string();
         ensure!(text.contains("0000000001.blk is damaged at offset"), "{text}");
-        cluster
-            .until(HEALED, "the replica is healed", async |cluster: &mut Cluster| {
-                let recovery = cluster.recovery(bad).await?;
-                let group = recovery.stream("FLIP").context("not there")?;
-                ensure!(group.phase == "Recovered", "{}: {:?}", group.phase, group.phase_why);
-                ensure!(cluster.nodes()[bad].log_text().contains("rejoining as a new member"), "not fetched");
-                Ok(())
-            })
-            .await?;
+        wait_healed(cluster, bad, "FLIP").await?;
         cluster.wait_replicas("FLIP").await?;
         cluster.lead("FLIP", bad).await?;
         let stream = cluster.jetstream().await?.get_stream("FLIP").await?;
@@ -105,6 +112,30 @@ fn b09_flip_in_a_full_block_is_met_when_it_is_read() {
             let payload = stream.get_raw_message(seq).await?.payload;
             ensure!(payload == vec![seq as u8 - 1; SIZE], "message {seq} is another");
         }
+        Ok(())
+    });
+}
+
+/// B09: damage that nobody has met is found by reading everything again, and healed while there are peers.
+#[test]
+fn b09_flip_that_nobody_reads_is_found_and_healed() {
+    run(async |cluster| {
+        cluster.set_env("HEADWATER_SCRUB_EVERY", "2s");
+        cluster.set_env("HEADWATER_SCRUB_RATE", "100000000");
+        cluster.create_stream(Cluster::stream_config("COLD", 3)).await?;
+        fill(cluster, "COLD").await?;
+        cluster.wait_replicas("COLD").await?;
+        let bad = (cluster.leader_of("COLD").await? + 1) % 3;
+        wait_indexed(cluster, bad).await?;
+        cluster.stop(bad)?;
+        flip(cluster, bad)?;
+        cluster.restart(bad)?;
+        wait_healed(cluster, bad, "COLD").await?;
+        ensure!(cluster.nodes()[bad].log_text().contains("0000000001.blk is damaged at offset"), "it is said where");
+        cluster.wait_replicas("COLD").await?;
+        cluster.lead("COLD", bad).await?;
+        let stream = cluster.jetstream().await?.get_stream("COLD").await?;
+        ensure!(stream.get_raw_message(DAMAGED).await?.payload == vec![DAMAGED as u8 - 1; SIZE], "another message");
         Ok(())
     });
 }
@@ -131,8 +162,90 @@ fn b09_hole_in_the_only_copy_is_reported() {
         let group = recovery.stream("ONLY").context("not there")?;
         let why = group.phase_why.clone().unwrap_or_default();
         ensure!(why.contains("0000000001.blk is damaged at offset"), "{}: {why}", group.phase);
-        let ack = cluster.jetstream().await?.publish("ONLY.x", "on".into()).await?.await?;
+        let context = cluster.jetstream().await?;
+        let ack = context.publish("ONLY.x", "on".into()).await?.await?;
         ensure!(ack.sequence > MESSAGES as u64, "sequence {}", ack.sequence);
+        let mut stream = context.get_stream("ONLY").await?;
+        let config = pull::Config {
+            durable_name: Some("C".into()),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: DAMAGED - 2 },
+            ..pull::Config::default()
+        };
+        let mut consumer = stream.create_consumer(config).await?;
+        let mut got = Vec::new();
+        while got.len() < 4 {
+            let mut messages = consumer.fetch().max_messages(5).expires(Duration::from_secs(2)).messages().await?;
+            while let Some(message) = messages.next().await {
+                let message = message.map_err(|e| anyhow!(e))?;
+                got.push(message.info().map_err(|e| anyhow!(e))?.stream_sequence);
+                message.ack().await.map_err(|e| anyhow!(e))?;
+            }
+        }
+        ensure!(got[..4] == [DAMAGED - 2, DAMAGED - 1, DAMAGED + 1, DAMAGED + 2], "{got:?}");
+        cluster
+            .until(RECOVERED, "nothing waits for it", async |_: &mut Cluster| {
+                let pending = consumer.info().await?.num_ack_pending;
+                ensure!(pending == 0, "{pending} pending");
+                Ok(())
+            })
+            .await?;
+        // Limits and purges go on around it, too.
+        let mut config = stream.info().await?.config.clone();
+        config.max_messages = 60;
+        context.update_stream(config).await?;
+        let state = stream.info().await?.state.clone();
+        ensure!(state.messages == 60 && state.first_sequence == MESSAGES as u64 + 1 - 59, "{state:?}");
+        ensure!(cluster.recovery(node).await?.stream("ONLY").context("not there")?.phase == "Recovered", "it goes on");
+        cluster.kill9(node)?;
+        cluster.restart(node)?;
+        cluster.wait_recovered(node, RECOVERED).await?;
+        let ack = context.publish("ONLY.x", "on".into()).await?.await?;
+        ensure!(ack.sequence == MESSAGES as u64 + 2, "sequence {}", ack.sequence);
+        Ok(())
+    });
+}
+
+/// B09: the newest block of the only copy has no index; what is damaged there is gone, and nothing else.
+#[test]
+fn b09_hole_in_the_newest_block_of_the_only_copy() {
+    run(async |cluster| {
+        cluster.create_stream(Cluster::stream_config("NEWEST", 1)).await?;
+        let context = cluster.jetstream().await?;
+        let publish = async |n: u64| anyhow::Ok(context.publish("NEWEST.x", n.to_string().into()).await?.await?);
+        cluster.until(RECOVERED, "the first is stored", async |_: &mut Cluster| publish(1).await).await?;
+        let first = cluster.stream_info("NEWEST").await?.state.last_sequence;
+        for n in 2..=20 {
+            publish(n).await?;
+        }
+        let node = cluster.leader_of("NEWEST").await?;
+        // An orderly stop writes a checkpoint.
+        cluster.stop(node)?;
+        let streams = std::fs::read_dir(cluster.nodes()[node].store().join("streams"))?;
+        let blocks: Vec<_> = streams
+            .filter_map(|stream| Some(stream.ok()?.path().join("blocks/0000000001.blk")))
+            .filter(|block| block.exists())
+            .collect();
+        let [block] = &blocks[..] else { anyhow::bail!("{blocks:?}") };
+        let bytes = std::fs::read(block)?;
+        let at = bytes.windows(9).position(|w| w == b"NEWEST.x7").context("message 7 is there")?;
+        let mut bytes = bytes;
+        bytes[at + 8] = b'x';
+        std::fs::write(block, &bytes)?;
+        cluster.restart(node)?;
+        cluster.wait_recovered(node, RECOVERED).await?;
+        let ack = cluster.until(RECOVERED, "it takes messages", async |_: &mut Cluster| publish(21).await).await?;
+        ensure!(ack.sequence > first + 19, "sequence {}", ack.sequence);
+        let stream = context.get_stream("NEWEST").await?;
+        let mut left = Vec::new();
+        for seq in first..first + 20 {
+            if let Ok(message) = stream.get_raw_message(seq).await {
+                left.push(String::from_utf8_lossy(&message.payload).into_owned());
+            }
+        }
+        ensure!(left.len() == 19 && !left.contains(&"7".to_owned()), "left is {left:?}");
+        let recovery = cluster.recovery(node).await?;
+        let why = recovery.stream("NEWEST").context("not there")?.phase_why.clone().unwrap_or_default();
+        ensure!(why.contains("0000000001.blk is damaged at offset"), "{why}");
         Ok(())
     });
 }

@@ -22,6 +22,9 @@ const IN_FLIGHT_MAX: usize = 32;
 /// How long to leave the log alone after it refused something: it is full or about to change leaders.
 const REFUSED_PAUSE_NS: u64 = 2_000_000;
 
+/// Until it is looked again whether a message can be read that could not be. Its replica steps aside meanwhile.
+const UNREADABLE_PAUSE_NS: u64 = 100_000_000;
+
 /// A consumer that nobody uses lives this long, however short its `inactive_threshold`. nats-server adds up to that.
 const INACTIVE_LEAST_NS: u64 = 1_000_000_000;
 
@@ -242,6 +245,8 @@ impl ConsumerPump {
         out: &mut Vec<PumpAction>,
     ) {
         let mut new_in_turn = 0;
+        // What was written together is looked at together.
+        let mut readable = StreamSeq::ZERO..=StreamSeq::ZERO;
         loop {
             let Some((request, waiting)) = self.requests.front() else {
                 return;
@@ -260,6 +265,14 @@ impl ConsumerPump {
             let Some(seq) = candidate else {
                 return;
             };
+            if !readable.contains(&seq) {
+                // Handing it out would count as a delivery, which nobody gets.
+                let Some(last) = view.readable_up_to(seq) else {
+                    self.pause(now.plus_ns(UNREADABLE_PAUSE_NS));
+                    return;
+                };
+                readable = seq..=last;
+            }
             let bytes = match bytes_left {
                 None => 0,
                 Some(_) => match view.message_len(seq, state.config().headers_only) {

@@ -26,6 +26,29 @@ fn a_message_is_sent_only_after_its_entry_is_applied() {
     assert_eq!((first.cseq.get(), first.pending, &first.to[..]), (1, 1, &b"a"[..]));
 }
 
+/// What this replica cannot read its peers can: it is not passed over, not even where nobody acknowledges.
+#[test]
+fn what_cannot_be_read_here_waits_for_another_leader() {
+    let ack_none = ConsumerConfig { ack_policy: AckPolicy::None, ..explicit() };
+    for (config, tracking) in [
+        (explicit(), Tracking::LoggedFirst),
+        (ack_none.clone(), Tracking::LoggedFirst),
+        (ack_none.clone(), Tracking::LoggedAfter),
+        (ack_none, Tracking::Local),
+    ] {
+        let mut world = World::new(config, tracking);
+        world.publish(3);
+        world.messages.unreadable.insert(2);
+        world.pull(request("a", 3));
+        assert_eq!(delivered(&world.settle()), [(1, 1)]);
+        let again = world.pump.next_deadline(world.state()).expect("it is looked at again");
+        assert!(again > Timestamp::new(world.now) && again <= Timestamp::new(world.now + SECOND));
+        world.messages.unreadable.clear();
+        world.wait(SECOND);
+        assert_eq!(delivered(&world.settle()), [(2, 1), (3, 1)], "{tracking:?}");
+    }
+}
+
 #[test]
 fn tracking_after_the_fact_sends_at_once() {
     for tracking in [Tracking::LoggedAfter, Tracking::Local] {

@@ -1,6 +1,6 @@
 //! A stream in memory with one consumer, its pump, and a log whose entries the test applies or refuses.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -14,6 +14,8 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(super) struct Messages {
     pub(super) stored: BTreeMap<u64, (String, u64)>,
     pub(super) last: u64,
+    /// By the replica that leads.
+    pub(super) unreadable: BTreeSet<u64>,
 }
 
 /// Subject, headers and payload of every message are that long.
@@ -68,6 +70,10 @@ impl MessageView for Messages {
 
     fn message_len(&self, seq: StreamSeq, _headers_only: bool) -> Option<u64> {
         self.contains(seq).then_some(MESSAGE_LEN)
+    }
+
+    fn readable_up_to(&self, seq: StreamSeq) -> Option<StreamSeq> {
+        (!self.unreadable.contains(&seq.get())).then_some(seq)
     }
 
     fn stream_name_len(&self) -> usize {

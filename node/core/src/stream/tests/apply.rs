@@ -5,8 +5,8 @@ use crate::consumer::{AckPolicy, ConsumerConfig, ConsumerOp, CreateConsumer, Seq
 use crate::frame::Frame;
 use crate::ids::{LogIndex, LogPosition, StreamSeq, Term, Timestamp};
 use crate::stream::{
-    Command, Damaged, DeleteMessage, Expire, Limits, Outcome, Purge, Rejection, Retention, Settings, StreamEvent,
-    StreamState, Void,
+    Command, Damaged, DeleteMessage, Expire, Limits, Outcome, Purge, Rebuild as _, Rejection, Retention, Settings,
+    StreamEvent, StreamState, Void,
 };
 
 fn filled(settings: Settings, subjects: &[&str]) -> World {
@@ -224,6 +224,82 @@ fn damage_stops_the_state_and_stays() {
     let damaged = Err(Damaged { seq: StreamSeq::new(1) });
     assert_eq!(state.apply(at(50), &frame, store), damaged);
     assert_eq!(state.apply(at(51), &frame, store), damaged);
+}
+
+/// The only copy goes on around a message that cannot be read, to the same state as one that can read it.
+#[test]
+fn what_cannot_be_read_is_removed_by_its_outline() {
+    let limits = Limits { max_msgs: Some(4), max_bytes: Some(4_000), ..Limits::default() };
+    let settings = Settings { limits, allow_msg_ttl: true, ..Settings::default() };
+    let mut world = filled(settings.clone(), &["a", "b", "a"]);
+    world.seq("b", &[("Nats-TTL", "5s")]);
+    world.drain();
+    for damaged in [1, 2, 4] {
+        world.leader.store.damage(damaged);
+    }
+    world.seq("c", &[]);
+    world.drain();
+    assert_eq!(world.live(), [2, 3, 4, 5], "the limit pushed out the first");
+    let delete = Command::DeleteMessage(DeleteMessage { seq: StreamSeq::new(2), erase: false });
+    assert_eq!(world.propose(delete).outcome, Outcome::Done);
+    world.propose(purge(None, None, Some("b")));
+    assert_eq!(world.live(), [3, 5]);
+    assert_eq!(world.leader.state.next_ttl(), None);
+    world.check_replicas(&settings);
+}
+
+#[test]
+fn what_cannot_be_read_expires_with_what_comes_behind_it() {
+    let limits = Limits { max_age_ns: Some(100), ..Limits::default() };
+    let settings = Settings { limits, ..Settings::default() };
+    let mut world = filled(settings.clone(), &["a", "b", "c", "d"]);
+    let (state, store) = (&world.leader.state, &mut world.leader.store);
+    let from = |store: &_, at| state.first_at_or_after(Timestamp::new(at), store).map(StreamSeq::get);
+    assert_eq!([1_000, 1_001, 1_010, 1_011, 1_021].map(|at| from(store, at)), [1, 2, 2, 3, 4].map(Some));
+    for damaged in [1, 2] {
+        store.damage(damaged);
+    }
+    // Whether one of the first two is meant nobody can tell: whoever reads the answer is told so.
+    assert_eq!([1_000, 1_011, 1_020, 1_021].map(|at| from(store, at)), [1, 1, 1, 4].map(Some));
+    assert_eq!(from(store, 1_031), None);
+    assert_eq!(state.next_expiry(store), Some(Timestamp::new(1_120)));
+    let expire = |world: &mut World, now| {
+        let now = Timestamp::new(now);
+        world.propose(Command::Expire(Expire { now, max_count: 1_000 })).removed_count
+    };
+    assert_eq!(expire(&mut world, 1_119), 0);
+    assert_eq!(expire(&mut world, 1_120), 3);
+    world.leader.store.damage(4);
+    assert_eq!(expire(&mut world, 1_129), 0, "the last one's time is known");
+    assert_eq!(expire(&mut world, 1_130), 1);
+}
+
+/// Of each message, and of each two, gone from a block without an index.
+#[test]
+fn a_rebuild_with_holes_goes_on_without_what_is_gone() {
+    let mut world = World::new(Settings::default());
+    for subject in ["a", "b", "a", "b", "a"] {
+        world.seq(subject, &[]);
+        world.drain();
+    }
+    world.propose(Command::DeleteMessage(DeleteMessage { seq: StreamSeq::new(3), erase: false }));
+    let image = world.leader.state.image();
+    for gone in [&[1][..], &[2], &[4], &[5], &[1, 2], &[2, 4], &[4, 5], &[1, 5], &[1, 2, 4, 5]] {
+        let mut back = StreamState::from_image(&image).unwrap();
+        for frame in world.leader.frames() {
+            match gone.contains(&frame.header().base_seq.get()) {
+                true => back.hole(),
+                false => back.rebuild(frame),
+            }
+        }
+        assert_eq!(back.finish_rebuild().unwrap(), gone.len() as u64, "{gone:?}");
+        let live: Vec<u64> = back.live_from(StreamSeq::FIRST).map(StreamSeq::get).collect();
+        let left: Vec<u64> = [1, 2, 4, 5].into_iter().filter(|seq| !gone.contains(seq)).collect();
+        assert_eq!(live, left);
+        assert_eq!(back.last_seq(), StreamSeq::new(5), "it never goes back");
+        super::invariants::assert_consistent(&back);
+        StreamState::from_image(&back.image()).expect("the next checkpoint says so");
+    }
 }
 
 #[test]

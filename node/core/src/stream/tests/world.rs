@@ -1,6 +1,6 @@
 //! A leader, its log, and replicas that apply it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -9,23 +9,40 @@ use crate::durability::Durability;
 use crate::frame::{Frame, FrameKind, OwnedRecord};
 use crate::ids::{Generation, LogIndex, LogPosition, StreamId, StreamSeq, Term, Timestamp};
 use crate::stream::{
-    Admission, Admitted, Applied, BlockIndex, BlockIndexBuilder, Command, ConfigChange, PubRefusal, Publish, Rebuild,
-    Records, Settings, StreamState,
+    Admission, Admitted, Applied, BlockIndex, BlockIndexBuilder, Command, ConfigChange, Damaged, Outline, PubRefusal,
+    Publish, Rebuild, Records, Settings, StreamState,
 };
 
 /// Bodies by sequence, for ever.
 #[derive(Default, Clone)]
-pub(super) struct Store(BTreeMap<u64, OwnedRecord>);
+pub(super) struct Store(BTreeMap<u64, OwnedRecord>, BTreeSet<u64>);
 
 impl Records for Store {
-    fn record(&self, seq: StreamSeq) -> Option<OwnedRecord> {
-        self.0.get(&seq.get()).cloned()
+    fn record(&self, seq: StreamSeq) -> Result<Option<OwnedRecord>, Damaged> {
+        let is_damaged = self.1.contains(&seq.get());
+        if is_damaged { Err(Damaged { seq }) } else { Ok(self.0.get(&seq.get()).cloned()) }
+    }
+
+    fn outline(&self, seq: StreamSeq) -> Option<Outline> {
+        let record = self.0.get(&seq.get())?.as_record();
+        Some(Outline {
+            subject: record.subject().into(),
+            headers_len: record.headers().len(),
+            payload_len: record.payload().len(),
+            crc: record.crc,
+            deadline: crate::stream::headers::deadline(&record),
+        })
     }
 }
 
 impl Store {
     pub(super) fn lose(&mut self, seq: u64) {
         self.0.remove(&seq);
+    }
+
+    /// The message cannot be read any more; the index of its block knows what it was.
+    pub(super) fn damage(&mut self, seq: u64) {
+        self.1.insert(seq);
     }
 }
 
@@ -87,7 +104,7 @@ impl Replica {
                 }
                 let index = index.finish(u64::from(offset)).unwrap();
                 assert_eq!(BlockIndex::decode(&index.encode()).unwrap(), index);
-                if back.block(&index) {
+                if back.block(&index, true) {
                     by_index += 1;
                 } else {
                     frames.iter().for_each(|frame| back.rebuild(frame));
@@ -97,6 +114,11 @@ impl Replica {
         self.assert_same(&back);
         self.restarted_by_index += by_index;
         self.state = back;
+    }
+
+    /// Those with messages, as blocks keep them.
+    pub(super) fn frames(&self) -> &[Frame] {
+        &self.frames
     }
 
     fn rebuilt(&self, read: impl FnOnce(&mut StreamState, &[Frame])) -> StreamState {

@@ -69,7 +69,7 @@ fn check(disk: &SimDisk, log: StoreLog, promised: Promised, power_lost: bool, co
     assert!(first <= promised.dropped.max(1), "{context}: starts at {first}, {promised:?}");
     assert_eq!(ordinals, (first..=at).collect::<Vec<u64>>(), "{context}: a hole or a wrong order");
     for raw in first..=at {
-        let record = store.record(seq(raw)).unwrap_or_else(|| panic!("{context}: message {raw} is missing"));
+        let record = store.record(seq(raw)).unwrap().unwrap_or_else(|| panic!("{context}: message {raw} is missing"));
         assert_eq!(record.payload(), payload(raw, 700 + (raw as usize * 37) % 900), "{context}");
     }
     // Going on from here, then losing power again, loses nothing either.

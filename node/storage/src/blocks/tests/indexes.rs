@@ -66,7 +66,7 @@ fn a_flip_in_a_block_that_was_taken_by_its_index_is_met_when_it_is_read() {
     let (path, _) = files(&disk, "blk")[0].clone();
     disk.flip_bit(&path, 4096 + 300, 0);
     let (store, _) = open_by_index(&disk, options(StoreLog::Wal)).unwrap();
-    assert!(store.record(seq(1)).is_none());
+    assert_eq!(store.record(seq(1)).unwrap_err().seq, seq(1));
     assert!(store.take_damage().expect("reported").to_string().contains("0000000001.blk"));
 }
 

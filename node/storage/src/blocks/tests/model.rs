@@ -125,7 +125,7 @@ fn check(log: StoreLog, steps: &[Step]) {
         assert_eq!(found, live, "after step {nth}: {step:?}");
         assert!(store.take_damage().is_none());
         if let Some((raw, expected)) = live.iter().nth(nth % live.len().max(1)) {
-            assert_eq!(store.record(seq(*raw)).unwrap().payload(), expected);
+            assert_eq!(store.record(seq(*raw)).unwrap().unwrap().payload(), expected);
         }
     }
 }
