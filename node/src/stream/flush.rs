@@ -254,6 +254,16 @@ impl StreamReplica {
         }
     }
 
+    /// As [`flush_if_due`](Self::flush_if_due), ten times a second: an only copy has no log that its messages are in, so what
+    /// `noWait` has confirmed is handed to the kernel soon, however little it is.
+    pub(crate) fn flush_on_tick(self: &Arc<Self>, inner: &mut Inner) {
+        self.flush_if_due(inner);
+        let facts = self.facts(inner);
+        if !self.is_replicated() && !facts.busy && facts.unwritten_bytes > 0 {
+            self.start_job(inner, FlushWant::Write);
+        }
+    }
+
     /// R1 with `syncMode: interval` has no log: its store is synced on the timer.
     fn interval_sync_due(&self, inner: &Inner) -> bool {
         let f = &inner.flushing;

@@ -32,7 +32,7 @@ impl StreamReplica {
         let mut inner = self.lock();
         // A delivery has no one to tell.
         let _known = self.met_damage(&mut inner);
-        self.flush_if_due(&mut inner);
+        self.flush_on_tick(&mut inner);
         drop(inner);
         self.heal_if_damaged();
         if let Some(generation) = self.drained() {

@@ -1,4 +1,4 @@
-//! A cluster of three node processes.
+//! A cluster of node processes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -44,7 +44,7 @@ impl Stopwatch {
     }
 }
 
-/// Three nodes, indexed 0, 1, 2.
+/// Nodes, indexed from 0.
 pub struct Cluster {
     server: Server,
     nodes: Vec<Node>,
@@ -100,12 +100,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Three nodes, each with its store on an image of `bytes` whose power can be cut; see [`SmallDisk::is_possible`].
+    /// `count` nodes, each with its store on an image of `bytes` whose power can be cut; see [`SmallDisk::is_possible`].
     ///
     /// # Errors
     /// As [`Cluster::start`], or if one can't be mounted.
-    pub async fn on_power_disks(bytes: u64) -> anyhow::Result<Cluster> {
-        let mut cluster = Cluster::prepare(3)?;
+    pub async fn on_power_disks(count: usize, bytes: u64) -> anyhow::Result<Cluster> {
+        let mut cluster = Cluster::prepare(count)?;
         cluster.power =
             cluster.nodes.iter().map(|node| PowerDisk::mount(&node.store(), bytes)).collect::<Result<_, _>>()?;
         cluster.start_all().await?;

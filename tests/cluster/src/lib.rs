@@ -11,19 +11,23 @@
 
 mod admin;
 mod cluster;
+mod judge;
 mod load;
 mod node;
 mod ports;
 mod power_disk;
+mod promise;
 mod sampler;
 mod server;
 mod small_disk;
 
 pub use admin::{Durability, Group, Recovery, Snapshot, Watermarks};
 pub use cluster::{Cluster, DIRECT_VIEWS, Stopwatch, api};
+pub use judge::Moment;
 pub use load::{Load, LoadOptions, longest_gap};
 pub use node::Node;
 pub use power_disk::PowerDisk;
+pub use promise::{Cause, Durable, Loss, Mode, SYNC_INTERVAL, promise};
 pub use sampler::{Sampler, Samples};
 pub use server::Server;
 pub use small_disk::SmallDisk;

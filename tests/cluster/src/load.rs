@@ -46,6 +46,12 @@ impl LoadOptions {
     }
 
     #[must_use]
+    pub fn publishers(mut self, publishers: u32) -> LoadOptions {
+        self.publishers = publishers;
+        self
+    }
+
+    #[must_use]
     pub fn rate(mut self, rate: f64) -> LoadOptions {
         self.rate = rate;
         self

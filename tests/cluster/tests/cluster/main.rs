@@ -15,6 +15,7 @@ mod damage;
 mod disks;
 mod durability;
 mod low_space;
+mod matrix;
 mod membership;
 mod power;
 mod recover;

@@ -80,7 +80,9 @@ fn b08_power_of_all_cut_in_always() {
     if !can_cut_power() {
         return;
     }
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| all_cut(cluster, "always", Some(Duration::ZERO)).await);
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| {
+        all_cut(cluster, "always", Some(Duration::ZERO)).await
+    });
 }
 
 /// B08: in `interval` it loses at most what came in the last interval.
@@ -89,7 +91,7 @@ fn b08_power_of_all_cut_in_interval() {
     if !can_cut_power() {
         return;
     }
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| {
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| {
         all_cut(cluster, "interval", Some(INTERVAL + SLACK)).await
     });
 }
@@ -100,7 +102,7 @@ fn b08_power_of_all_cut_in_no_wait() {
     if !can_cut_power() {
         return;
     }
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| all_cut(cluster, "noWait", None).await);
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| all_cut(cluster, "noWait", None).await);
 }
 
 /// B12: power of one node cut, and of the leader later, in `interval`: each has forgotten what it confirmed, comes back
@@ -110,7 +112,7 @@ fn b12_power_of_one_cut_in_interval() {
     if !can_cut_power() {
         return;
     }
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| {
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| {
         cluster.create_stream(config("MINOR", 3, "interval")).await?;
         let ledger = Ledger::new();
         let load = Load::start(cluster, "MINOR", &ledger, LoadOptions::on("MINOR")).await?;
@@ -135,7 +137,7 @@ fn b14_power_cut_after_a_purge_of_the_only_copy() {
     if !can_cut_power() {
         return;
     }
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| {
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| {
         for mode in ["always", "interval", "noWait"] {
             let name = format!("ONE-{mode}");
             cluster.create_stream(config(&name, 1, mode)).await?;

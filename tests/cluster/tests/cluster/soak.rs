@@ -104,7 +104,7 @@ fn soak() {
         return;
     }
     let (cycles, seed) = (cycles(), number("HEADWATER_SOAK_SEED", 1));
-    run_on(Cluster::on_power_disks(DISK_BYTES), async |cluster| {
+    run_on(Cluster::on_power_disks(3, DISK_BYTES), async |cluster| {
         let (mut rng, mut done, started) = (Rng(seed), Done::default(), Instant::now());
         let mut cycle = 0;
         while cycle < cycles {
