@@ -7,7 +7,7 @@ CARGO ?= cargo
 TOOLS_PATH = $(shell tests/tools/install path)
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: help demo test check sim soak fuzz bench bench-quick restart fix generate tools
+.PHONY: help demo test check sim soak powerloss fuzz bench bench-quick restart fix generate tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -35,6 +35,12 @@ soak: ## CYCLES=500 kills and power cuts of real nodes under load, audited; need
 	@$(CARGO) build --locked -q -p headwater
 	@HEADWATER_BIN=$${CARGO_TARGET_DIR:-target}/debug/headwater HEADWATER_SOAK_CYCLES=$(CYCLES) HEADWATER_SOAK_SEED=$(SEED) \
 	  $(CARGO) test --locked -q -p headwater-cluster-tests --test cluster -- --nocapture soak
+
+powerloss: ## what a power cut of three nodes costs, nats-server beside Headwater; needs root, 3 minutes
+	@tests/tools/install nats
+	@$(CARGO) build --release --locked -q -p headwater
+	@PATH="$(TOOLS_PATH):$$PATH"; NATS_SERVER_BIN=$$(command -v nats-server) HEADWATER_BIN=$${CARGO_TARGET_DIR:-target}/release/headwater \
+	  $(CARGO) test --locked -q -p headwater-cluster-tests --test cluster -- --nocapture --ignored power_of_all_cut_beside
 
 SECONDS ?= 600
 TARGET ?=

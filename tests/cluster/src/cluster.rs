@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::admin::{Recovery, transfer};
 use crate::node::Node;
 use crate::ports::free_port;
-use crate::power_disk::PowerDisk;
+use crate::power_disk::{COMMITS, PowerDisk, SYNCS_ONLY};
 use crate::sampler::Sampler;
 use crate::server::{Ports, Server};
 use crate::small_disk::SmallDisk;
@@ -71,13 +71,17 @@ impl Cluster {
     /// # Errors
     /// If there's no binary to test, no port or no directory.
     pub fn prepare(count: usize) -> anyhow::Result<Cluster> {
-        let server = Server::find()?;
+        Cluster::prepare_of(Server::find()?, false, count)
+    }
+
+    /// As [`Cluster::prepare`], of that server; `always` has the reference sync before it confirms.
+    fn prepare_of(server: Server, always: bool, count: usize) -> anyhow::Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("headwater-cluster-").tempdir()?;
         let ports: Vec<Ports> = (0..count)
             .map(|_| Ok(Ports { client: free_port()?, http: free_port()?, cluster: free_port()? }))
             .collect::<anyhow::Result<_>>()?;
         let nodes =
-            (0..count).map(|i| Node::new(i, ports.clone(), dir.path().join(format!("n{}", i + 1)), false)).collect();
+            (0..count).map(|i| Node::new(i, ports.clone(), dir.path().join(format!("n{}", i + 1)), always)).collect();
         Ok(Cluster {
             server,
             nodes,
@@ -105,11 +109,23 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::start`], or if one can't be mounted.
     pub async fn on_power_disks(count: usize, bytes: u64) -> anyhow::Result<Cluster> {
-        let mut cluster = Cluster::prepare(count)?;
-        cluster.power =
-            cluster.nodes.iter().map(|node| PowerDisk::mount(&node.store(), bytes)).collect::<Result<_, _>>()?;
-        cluster.start_all().await?;
-        Ok(cluster)
+        Cluster::prepare(count)?.mount_power_disks(bytes, SYNCS_ONLY).await
+    }
+
+    /// Three nodes of that server, as [`Cluster::on_power_disks`], but on file systems that commit when they like to.
+    /// `always` has the reference sync before it confirms.
+    ///
+    /// # Errors
+    /// As [`Cluster::on_power_disks`].
+    pub async fn beside(server: Server, always: bool, bytes: u64) -> anyhow::Result<Cluster> {
+        Cluster::prepare_of(server, always, 3)?.mount_power_disks(bytes, COMMITS).await
+    }
+
+    async fn mount_power_disks(mut self, bytes: u64, commit: u32) -> anyhow::Result<Cluster> {
+        let mount = |node: &Node| PowerDisk::mount(&node.store(), bytes, commit);
+        self.power = self.nodes.iter().map(mount).collect::<Result<_, _>>()?;
+        self.start_all().await?;
+        Ok(self)
     }
 
     /// Cuts the power of these nodes at one moment: they are killed, and their disks hold what was synced. The nodes are

@@ -9,17 +9,23 @@ use anyhow::{Context, ensure};
 
 /// An ext4 image on a loop device, mounted over a directory; unmounted when dropped.
 ///
-/// It commits by itself only after ten minutes, so that nothing but a sync reaches the image while a test runs, and a
-/// copy of it is of one moment.
+/// With [`SYNCS_ONLY`] nothing but a sync reaches the image while a test runs, and a copy of it is of one moment.
 #[derive(Debug)]
 pub struct PowerDisk {
     dir: PathBuf,
     image: PathBuf,
     device: String,
+    /// Seconds from one commit to the next.
+    commit: u32,
     copies: u32,
     /// What the copy takes the place of, while it is still mounted.
     replaced: Option<PathBuf>,
 }
+
+/// Seconds to ext4's own next commit, longer than any test.
+pub(crate) const SYNCS_ONLY: u32 = 600;
+/// As ext4 has it by itself.
+pub(crate) const COMMITS: u32 = 5;
 
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
@@ -28,9 +34,11 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn attach(image: &Path, dir: &Path) -> anyhow::Result<String> {
+fn attach(image: &Path, dir: &Path, commit: u32) -> anyhow::Result<String> {
     let device = run(Command::new("losetup").args(["--find", "--show"]).arg(image))?;
-    if let Err(error) = run(Command::new("mount").args(["-t", "ext4", "-o", "commit=600", &device]).arg(dir)) {
+    if let Err(error) =
+        run(Command::new("mount").args(["-t", "ext4", "-o", &format!("commit={commit}"), &device]).arg(dir))
+    {
         let _detached = run(Command::new("losetup").args(["--detach", &device]));
         return Err(error);
     }
@@ -44,16 +52,16 @@ impl PowerDisk {
     /// What failed, if it cannot.
     pub fn is_possible() -> anyhow::Result<bool> {
         let dir = tempfile::tempdir()?;
-        PowerDisk::mount(&dir.path().join("n"), 16 << 20).map(|_| true)
+        PowerDisk::mount(&dir.path().join("n"), 16 << 20, SYNCS_ONLY).map(|_| true)
     }
 
-    pub(crate) fn mount(dir: &Path, bytes: u64) -> anyhow::Result<PowerDisk> {
+    pub(crate) fn mount(dir: &Path, bytes: u64, commit: u32) -> anyhow::Result<PowerDisk> {
         std::fs::create_dir_all(dir)?;
         let image = dir.with_extension("img");
         std::fs::File::create(&image)?.set_len(bytes)?;
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
-        let device = attach(&image, dir)?;
-        Ok(PowerDisk { dir: dir.to_owned(), image, device, copies: 0, replaced: None })
+        let device = attach(&image, dir, commit)?;
+        Ok(PowerDisk { dir: dir.to_owned(), image, device, commit, copies: 0, replaced: None })
     }
 
     /// Copies the image as it is. Whoever writes to the file system must have been stopped.
@@ -69,7 +77,7 @@ impl PowerDisk {
     /// page cache held for kept.
     pub(crate) fn power_on(&mut self) -> anyhow::Result<()> {
         run(Command::new("umount").arg("-l").arg(&self.dir))?;
-        let device = attach(&self.image, &self.dir)?;
+        let device = attach(&self.image, &self.dir, self.commit)?;
         let before = std::mem::replace(&mut self.device, device);
         run(Command::new("losetup").args(["--detach", &before]))?;
         if let Some(replaced) = self.replaced.take() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use headwater_cluster_tests::{PowerDisk, SmallDisk};
 
 mod basics;
+mod beside;
 mod catch_up;
 mod consumers;
 mod crashes;
