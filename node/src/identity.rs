@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, bail};
 use headwater_core::ids::LogIndex;
 use headwater_core::recovery::{PhaseLatch, RecoveryPlan};
-use headwater_storage::disk::{Disk, LockGuard, RealDisk};
+use headwater_storage::disk::{Disk, LockGuard, real_disk};
 use headwater_storage::flusher::Flusher;
 use headwater_storage::hard_state::{HardState, lock_store};
 use headwater_storage::wal::{LastStop, LogEnd, Wal, WalOptions};
@@ -150,7 +150,7 @@ fn mount_id(store: &std::path::Path) -> String {
 
 /// Locks the store, finds or makes its identity, and opens its log.
 pub(crate) fn open_store(config: &NodeConfig) -> anyhow::Result<OpenedStore> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let disk = real_disk();
     let store = config.store_dir.clone();
     let shown = store.display().to_string();
     disk.create_dir_all(&store).with_context(|| format!("--store-dir {shown}: the folder cannot be made"))?;

@@ -16,6 +16,8 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(debug_assertions)]
+mod faulty;
 mod real;
 mod sim;
 
@@ -103,6 +105,17 @@ pub trait DiskFile: Send + Sync {
     /// As [`reserve`](Self::reserve), and overwrites `from..len` with zeros, so that later writes touch only
     /// allocated, initialised extents: no metadata in their sync.
     fn fill_zero(&self, from: u64, len: u64) -> io::Result<()>;
+}
+
+/// The operating system's disk. In a debug build, under the rules of the file that `HEADWATER_DISK_FAULTS` names, if it
+/// does: tests of whole processes have it fail, stall, or end the process in the middle.
+#[must_use]
+pub fn real_disk() -> Arc<dyn Disk> {
+    #[cfg(debug_assertions)]
+    if let Some(rules) = std::env::var_os("HEADWATER_DISK_FAULTS") {
+        return Arc::new(faulty::FaultyDisk::new(Arc::new(RealDisk), rules.into()));
+    }
+    Arc::new(RealDisk)
 }
 
 /// Reads a whole file.

@@ -334,6 +334,10 @@ impl Replica for SimReplica {
                 inner.held = true;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
+            if self.inner.lock().ended {
+                // The next life is on the same disk already.
+                return Err(io::Error::other("this life is over"));
+            }
             let opened = swap_in(&self.disk, LastStop::PowerLost, &self.spec, Path::new(DIR), &staged.dir);
             let mut inner = self.inner.lock();
             match opened {

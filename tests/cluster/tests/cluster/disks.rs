@@ -13,10 +13,10 @@ use crate::{RECOVERED, can_mount, run, run_on, sleep};
 
 const DISK_BYTES: u64 = 420 << 20;
 
-/// B71: the disk of the leader fills under load. Its replica steps aside, another leads, and it comes back by itself
+/// B49: the disk of the leader fills under load. Its replica steps aside, another leads, and it comes back by itself
 /// when there is room.
 #[test]
-fn b71_full_disk_at_the_leader() {
+fn b49_full_disk_at_the_leader() {
     if !can_mount() {
         return;
     }
@@ -108,9 +108,9 @@ fn copy_tree(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// B71: a node that runs out of file descriptors under load loses nothing, and is well again by itself once it has some.
+/// B49: a node that runs out of file descriptors under load loses nothing, and is well again by itself once it has some.
 #[test]
-fn b71_out_of_file_descriptors() {
+fn b49_out_of_file_descriptors() {
     run(async |cluster| {
         if !cluster.is_headwater() {
             return Ok(());
@@ -148,7 +148,7 @@ fn b71_out_of_file_descriptors() {
 /// B12: a copy taken while the node ran, put back before any other start. The catalogue has seen no newer boot, but the
 /// peers have heard how far its log was synced.
 #[test]
-fn b12_copy_of_a_running_store_is_refused() {
+fn b39_copy_of_a_running_store_is_refused() {
     run(async |cluster| {
         cluster.create_stream(Cluster::stream_config("LIVE", 3)).await?;
         let ledger = Ledger::new();
@@ -194,7 +194,7 @@ async fn put_back_and_refused(cluster: &mut Cluster, node: usize, copy: &Path, w
 /// B12: a store that was put back from an older copy has forgotten what it voted and confirmed. The cluster remembers a
 /// newer boot of it and refuses it, for good; emptied, the node joins anew.
 #[test]
-fn b12_older_copy_is_refused_for_good() {
+fn b39_older_copy_is_refused_for_good() {
     run(async |cluster| {
         cluster.create_stream(Cluster::stream_config("COPY", 3)).await?;
         let node = (cluster.leader_of("COPY").await? + 1) % 3;

@@ -37,11 +37,11 @@ async fn health(cluster: &Cluster, i: usize) -> anyhow::Result<(u16, String)> {
     Ok((answer.status().as_u16(), answer.text().await?))
 }
 
-/// B71: the leader's disk has little room left. It hands over, and writes go on where there is room. With two such disks
+/// B49: the leader's disk has little room left. It hands over, and writes go on where there is room. With two such disks
 /// there is no majority with room: messages and streams are refused, by the numbers that clients know, while deletes and
 /// reads work and nothing fails. With room again all goes on by itself.
 #[test]
-fn b71_writes_stop_before_the_disk_is_full() {
+fn b49_writes_stop_before_the_disk_is_full() {
     if !can_mount() {
         return;
     }

@@ -203,10 +203,10 @@ fn b12_next_replica_may_go_as_soon_as_the_last_is_recovered() {
     });
 }
 
-/// B14: a node came back with an empty disk in place of the one that held a stream's only copy. It is said, in health
+/// B34: a node came back with an empty disk in place of the one that held a stream's only copy. It is said, in health
 /// too; nobody waits for an answer.
 #[test]
-fn b14_only_copy_on_a_wiped_node_is_said_to_be_gone() {
+fn b34_only_copy_on_a_wiped_node_is_said_to_be_gone() {
     run(async |cluster| {
         if !cluster.is_headwater() {
             return Ok(());
@@ -237,9 +237,9 @@ fn b14_only_copy_on_a_wiped_node_is_said_to_be_gone() {
     });
 }
 
-/// B14: the folder of a stream without other copies is gone. It is said; the stream does not start again at sequence 1.
+/// B34: the folder of a stream without other copies is gone. It is said; the stream does not start again at sequence 1.
 #[test]
-fn b14_only_copy_that_is_gone_is_not_an_empty_stream() {
+fn b34_only_copy_that_is_gone_is_not_an_empty_stream() {
     run(async |cluster| {
         if !cluster.is_headwater() {
             return Ok(());
