@@ -34,7 +34,7 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
         return Ok(());
     }
     let seeds: Vec<String> = context.config.peers.iter().map(|p| p.name.clone()).collect();
-    let mut told = None;
+    let (mut told, mut answered) = (None, None);
     loop {
         // A member may have told this node meanwhile.
         if context.identity.cluster_id().is_some() {
@@ -53,7 +53,7 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
             bootstrap::Move::Found { voters } => return found(context, voters).await,
             bootstrap::Move::Join { .. } => {
                 // Given up at a stop: the wait below ends then too.
-                let _stopped = context.told_to_stop.run_until_cancelled(ask_to_join(context)).await;
+                let _stopped = context.told_to_stop.run_until_cancelled(ask_to_join(context, &mut answered)).await;
             }
             bootstrap::Move::Refuse { clusters } => {
                 bail!("the peers belong to different clusters: {}", clusters.join(", "))
@@ -149,14 +149,21 @@ async fn found(context: &Arc<Context>, voters: Vec<(String, NodeId)>) -> anyhow:
 }
 
 /// Asks every member that is up; the first that can reach the leader registers this node, and an invitation follows.
-async fn ask_to_join(context: &Arc<Context>) {
+/// `told` is what was answered last.
+async fn ask_to_join(context: &Arc<Context>, told: &mut Option<String>) {
     for peer in context.transport.peers() {
         let Some(cluster_id) = peer.cluster_id.clone() else { continue };
         let intro = Introduction { cluster_id, node_id: context.node_id, name: context.config.name.clone() };
         let body = Bytes::from(serde_json::to_vec(&intro).expect("plain data"));
         match context.transport.request(peer.node_id, meta::kind::JOIN, &[body], CALL_PATIENCE).await {
             Ok(_) => return,
-            Err(error) => tracing::info!(peer = peer.node_name, %error, "not admitted yet"),
+            Err(error) => {
+                let error = error.to_string();
+                if told.as_ref() != Some(&error) {
+                    tracing::warn!(peer = peer.node_name, error, "not admitted yet");
+                    *told = Some(error);
+                }
+            }
         }
     }
 }
@@ -164,12 +171,17 @@ async fn ask_to_join(context: &Arc<Context>) {
 /// An empty node asks this member. Its addresses come from its hello.
 pub(crate) async fn serve_join(context: &Arc<Context>, body: Bytes) -> Result<Vec<Bytes>, String> {
     let intro: Introduction = serde_json::from_slice(&body).map_err(|e| e.to_string())?;
-    let hello = context
-        .transport
-        .peers()
-        .into_iter()
-        .find(|p| p.node_id == intro.node_id)
-        .ok_or("the link back to the joining node is not up yet")?;
+    let hello = context.transport.peers().into_iter().find(|p| p.node_id == intro.node_id).ok_or_else(|| {
+        let dialled = context.config.peers.iter().find(|peer| peer.name == intro.name).map_or_else(
+            || "which --peers here does not list".to_owned(),
+            |peer| format!("which is dialled at {}", peer.addr),
+        );
+        format!(
+            "there is no link back to {}, {dialled}; unless it comes up in a moment, its address is another, or a \
+                 node with that name runs already",
+            intro.name
+        )
+    })?;
     let command = CatalogCommand::RegisterNode {
         name: headwater_core::catalog::NodeName::new(hello.node_name.clone()),
         incarnation: RaftNodeId::new(hello.node_id),

@@ -41,6 +41,9 @@ pub(super) async fn healthz(State(admin): State<Arc<Admin>>) -> Health {
             format!("{of}: {} ({})", g.phase.as_str(), g.phase_why.as_deref().unwrap_or("see the log"))
         })
         .collect();
+    if admin.context.meta.state().is_none_or(|state| !state.has_leader()) {
+        failed.push("the catalogue: no leader that a majority answers".to_owned());
+    }
     let of_group = |r: &Arc<StreamReplica>| r.raft_state().is_some_and(|state| !state.has_leader());
     let leaderless = admin.context.streams.all_local().into_iter().filter(|r| !r.is_stopped()).filter(of_group);
     failed.extend(leaderless.map(|r| format!("{}: no leader that a majority answers", r.spec.name)));

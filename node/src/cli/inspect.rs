@@ -15,6 +15,10 @@ pub(crate) struct InspectArgs {
 pub(crate) fn run(args: &InspectArgs) -> ExitCode {
     // What a file belongs to is found by the folders above it.
     let path = std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone());
+    if path.exists() && !path.is_file() && !path.is_dir() {
+        eprintln!("headwater: {}: neither a file nor a folder", args.path.display());
+        return ExitCode::from(super::USAGE);
+    }
     let dump = match headwater_storage::dump::inspect(&headwater_storage::disk::RealDisk, &path) {
         Ok(dump) => dump,
         Err(error) => {

@@ -131,7 +131,9 @@ fn place(context: &Arc<Context>, route: &ApiRoute<'_>) -> Place {
     };
     match context.streams.id_of(stream) {
         Some(id) => match context.streams.owner(id) {
-            Owner::Here(_) => Place::Here,
+            Owner::Here(replica) if replica.leads_alone() => Place::Here,
+            // It may have been stopped while another one was elected: it is looked again.
+            Owner::Here(_) => Place::Nobody,
             Owner::Node(node) => Place::Node(node),
             Owner::Nobody => Place::Nobody,
         },

@@ -159,6 +159,10 @@ fn placed(context: &Context, key: &StreamKey, replicas: usize) -> Result<Vec<Rep
     // Without regard to room there are enough: then it is room that is missing.
     found.map_err(|_| match with(BTreeSet::new()) {
         Ok(_) => error::STORAGE_RESOURCES_EXCEEDED.into(),
+        // The cluster has just been founded: the others are about to be written down.
+        Err(_) if context.config.peers.len() >= replicas && context.meta.read(|c| c.nodes().count()) < replicas => {
+            error::CLUSTER_NOT_AVAILABLE.into()
+        }
         Err(_) => error::CLUSTER_NO_PEERS.into(),
     })
 }

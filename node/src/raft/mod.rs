@@ -25,4 +25,4 @@ pub(crate) use log_store::EffectiveSync;
 pub(crate) use machine::{Committed, Replica, SnapshotHead};
 pub(crate) use network::{Directory, RaftNet, kind};
 pub(crate) use receiver::Receiver;
-pub(crate) use types::{GroupState, LogPos, Members, Role};
+pub(crate) use types::{GroupState, LEADER_LEASE_MS, LogPos, Members, Role};

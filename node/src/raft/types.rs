@@ -131,6 +131,10 @@ pub(crate) enum Role {
 /// takes.
 pub(super) const QUORUM_SILENT_MS: u64 = 3_000;
 
+/// For this long after a quorum has last answered it nobody else can lead a stream, in milliseconds: shorter than
+/// `election_timeout_min`.
+pub(crate) const LEADER_LEASE_MS: u64 = 900;
+
 /// One reading of a group's Raft state.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupState {

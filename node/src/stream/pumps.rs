@@ -21,6 +21,8 @@ use crate::broker::route::Reach;
 const TURN_BYTES: u64 = 1 << 20;
 /// From so many bytes on that wait for a client, its consumer pauses.
 const CROWDED_BYTES: usize = 8 << 20;
+/// Until a leader looks again whether it still leads.
+const LEASE_PAUSE_NS: u64 = 20_000_000;
 /// Until a message is read again that could not be, as this process had too many files open, for one.
 const READ_AGAIN_NS: u64 = 1_000_000_000;
 /// The pause, by how many times [`CROWDED_BYTES`] wait.
@@ -120,8 +122,12 @@ impl StreamReplica {
 
     /// Polls every pump once and returns when the next one has something to do.
     pub(crate) fn pump_once(self: &Arc<Self>) -> Option<Timestamp> {
-        let mut guard = self.lock();
         let now = crate::clock::now();
+        if !self.leads_alone() {
+            // Somebody else may have delivered what is due here.
+            return Some(now.plus_ns(LEASE_PAUSE_NS));
+        }
+        let mut guard = self.lock();
         let mut actions = Vec::new();
         let mut ended = Vec::new();
         {

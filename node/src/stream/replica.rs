@@ -30,7 +30,7 @@ use crate::broker::Inbound;
 use crate::log_check;
 use crate::node::Context;
 use crate::raft::transfer::Staged;
-use crate::raft::{Committed, EffectiveSync, LogPos, Members, RaftGroup, Replica, SnapshotHead};
+use crate::raft::{Committed, EffectiveSync, LEADER_LEASE_MS, LogPos, Members, RaftGroup, Replica, Role, SnapshotHead};
 
 /// What a replica is opened from; the catalogue's record and this node's place in it.
 #[derive(Clone, Debug)]
@@ -94,6 +94,8 @@ pub(crate) struct StreamReplica {
     raft: Mutex<Option<RaftGroup>>,
     /// Mirrors `inner.leading`, for readers that must not wait.
     leads: AtomicBool,
+    /// Until then, in milliseconds of this process, nobody else can lead.
+    leads_until_ms: AtomicU64,
     /// Mirrors `inner.failed`.
     stopped: AtomicBool,
     closing: AtomicBool,
@@ -162,6 +164,7 @@ impl StreamReplica {
             sync,
             raft: Mutex::new(None),
             leads: AtomicBool::new(false),
+            leads_until_ms: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             intake_closed: AtomicBool::new(false),
@@ -228,6 +231,29 @@ impl StreamReplica {
     /// Whether this replica leads and takes publishes.
     pub(crate) fn leads(&self) -> bool {
         self.leads.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody else can lead by now, as this one does: it may answer for the stream. One that was stopped for a
+    /// while, or cut off, has to hear from the others first.
+    pub(crate) fn leads_alone(&self) -> bool {
+        if !self.is_replicated() {
+            return true;
+        }
+        let now = u64::try_from(self.context.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now < self.leads_until_ms.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(state) = self.raft_state() else { return false };
+        let left = match state.quorum_ack_ms {
+            _ if state.members.voters().len() == 1 => LEADER_LEASE_MS,
+            Some(ms) => LEADER_LEASE_MS.saturating_sub(ms),
+            None => 0,
+        };
+        let leads = state.role == Role::Leader && left > 0;
+        if leads {
+            self.leads_until_ms.store(now.saturating_add(left), Ordering::Release);
+        }
+        leads
     }
 
     pub(crate) fn set_leads(&self, leads: bool) {

@@ -201,6 +201,28 @@ impl Cluster {
         .await
     }
 
+    /// Puts node `i`'s disk under these rules, a line each, from its next operation on: see
+    /// `node/storage/src/disk/faulty.rs`. Only debug builds of the server follow them.
+    ///
+    /// # Errors
+    /// If they can't be written.
+    pub fn set_faults(&self, i: usize, rules: &str) -> anyhow::Result<()> {
+        let file = self.nodes[i].faults();
+        // At once, or half a rule might be read.
+        let next = file.with_extension("next");
+        fs::File::create(&next)?.write_all(rules.as_bytes())?;
+        #[expect(clippy::disallowed_methods, reason = "no file of a store")]
+        Ok(fs::rename(next, file)?)
+    }
+
+    /// Ends what [`Cluster::set_faults`] began.
+    ///
+    /// # Errors
+    /// If there are no rules.
+    pub fn no_faults(&self, i: usize) -> anyhow::Result<()> {
+        Ok(fs::remove_file(self.nodes[i].faults())?)
+    }
+
     /// Sets an environment variable of all nodes' next processes.
     pub fn set_env(&mut self, name: &'static str, value: &'static str) {
         for node in &mut self.nodes {

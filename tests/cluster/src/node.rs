@@ -60,6 +60,11 @@ impl Node {
         self.dir.join("log")
     }
 
+    /// The file with the rules that its disk is under.
+    pub(crate) fn faults(&self) -> PathBuf {
+        self.dir.join("faults")
+    }
+
     pub(crate) fn start(&mut self, server: &Server) -> anyhow::Result<()> {
         if self.child.is_some() {
             bail!("{} already runs", self.name);
@@ -68,7 +73,7 @@ impl Node {
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
         let mut command = server.command(self.index, &self.ports, &self.dir, self.always)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).env_remove("RUST_BACKTRACE");
-        command.envs(self.env.iter().copied());
+        command.env("HEADWATER_DISK_FAULTS", self.faults()).envs(self.env.iter().copied());
         self.child = Some(command.spawn().with_context(|| format!("starting {}", self.name))?);
         Ok(())
     }

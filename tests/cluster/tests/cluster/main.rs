@@ -15,6 +15,7 @@ mod crashes;
 mod damage;
 mod disks;
 mod durability;
+mod io_faults;
 mod low_space;
 mod matrix;
 mod membership;
