@@ -650,7 +650,7 @@ impl Replica for Arc<StreamReplica> {
             }
             Committed::Members(members) => {
                 inner.members = members.clone();
-                inner.state.skip(at);
+                inner.state.members_changed(at, |replica| members.nodes.contains(&replica.get()));
                 inner.store.advance(at.index);
             }
             Committed::Command(frame) => self.apply_frame(&mut inner, at, frame),

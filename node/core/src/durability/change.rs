@@ -152,6 +152,11 @@ impl DurabilityState {
         }
     }
 
+    /// The group's membership has changed: who is not part of it any more holds up nobody.
+    pub fn keep_members(&mut self, is_member: impl Fn(RaftNodeId) -> bool) {
+        self.replicas.retain(|replica, _| is_member(*replica));
+    }
+
     fn stale(&self, given: Generation) -> DurabilityOutcome {
         DurabilityOutcome::Stale { given, current: self.generation }
     }
@@ -311,6 +316,22 @@ mod tests {
         state.apply(LogIndex::new(12), &change(5, STRICT));
         assert_eq!(state.promise(voters()), LOOSE);
         assert_eq!(state.barrier(), LogIndex::new(12));
+    }
+
+    /// Found by a store that failed in the middle of a change: its replica came back under another id.
+    #[test]
+    fn a_member_that_is_gone_holds_up_nobody() {
+        let mut state = DurabilityState::new(LOOSE, Generation::new(1));
+        state.apply(LogIndex::new(9), &change(2, STRICT));
+        assert_eq!(step(&mut state, true, 2, 3), DurabilityOutcome::Done);
+        assert_eq!(step(&mut state, true, 2, 1), DurabilityOutcome::Busy(RaftNodeId::new(3)));
+        state.keep_members(|replica| [1, 2, 8].map(RaftNodeId::new).contains(&replica));
+        assert_eq!(state.effective(RaftNodeId::new(8)), STRICT);
+        for replica in [1, 2] {
+            assert_eq!(step(&mut state, true, 2, replica), DurabilityOutcome::Done);
+            assert_eq!(step(&mut state, false, 2, replica), DurabilityOutcome::Done);
+        }
+        assert!(state.in_sync([1, 2, 8].map(RaftNodeId::new)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{Records, headers};
 use crate::consumer::ConsumerEffects;
 use crate::durability::DurabilityOutcome;
 use crate::frame::{Frame, FrameKind, Record, RecordFlags};
-use crate::ids::{Generation, LogPosition, StreamSeq};
+use crate::ids::{Generation, LogPosition, RaftNodeId, StreamSeq};
 use crate::subject_index::{SubjectSlot, is_everything};
 
 /// Sequences from `first` to `last`, both included.
@@ -181,9 +181,17 @@ impl StreamState {
         }
     }
 
-    /// Moves past an entry that carries no frame (a blank or membership entry).
+    /// Moves past an entry that carries no frame and says nothing of the stream.
     pub fn skip(&mut self, at: LogPosition) {
         self.applied = self.applied.max(at);
+    }
+
+    /// Takes in the group's membership, as the entry at `at` has it.
+    pub fn members_changed(&mut self, at: LogPosition, is_member: impl Fn(RaftNodeId) -> bool) {
+        if at > self.applied {
+            self.durability.keep_members(is_member);
+        }
+        self.skip(at);
     }
 
     /// The void rule. On `None` the entry has its place: term and ordinal moved on.

@@ -303,7 +303,7 @@ impl Replica for SimReplica {
             }
             Committed::Members(members) => {
                 inner.members = members.clone();
-                inner.state.skip(at);
+                inner.state.members_changed(at, |replica| members.nodes.contains(&replica.get()));
                 inner.store.advance(at.index);
                 self.watch.applied(self.node, at, b"members", inner.state.digest());
             }

@@ -252,7 +252,7 @@ fn what_cannot_be_read_is_removed_by_its_outline() {
 fn what_cannot_be_read_expires_with_what_comes_behind_it() {
     let limits = Limits { max_age_ns: Some(100), ..Limits::default() };
     let settings = Settings { limits, ..Settings::default() };
-    let mut world = filled(settings.clone(), &["a", "b", "c", "d"]);
+    let mut world = filled(settings, &["a", "b", "c", "d"]);
     let (state, store) = (&world.leader.state, &mut world.leader.store);
     let from = |store: &_, at| state.first_at_or_after(Timestamp::new(at), store).map(StreamSeq::get);
     assert_eq!([1_000, 1_001, 1_010, 1_011, 1_021].map(|at| from(store, at)), [1, 2, 2, 3, 4].map(Some));
