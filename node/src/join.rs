@@ -18,6 +18,8 @@ use crate::transport::NodeId;
 
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(200);
+/// How often a node that is part of no cluster says so.
+const WAITS_LONG: Duration = Duration::from_secs(15);
 
 /// `JOIN`: an empty node introduces itself. `FOUND`: a member tells it which cluster it is part of.
 #[derive(Serialize, Deserialize)]
@@ -35,6 +37,7 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
     }
     let seeds: Vec<String> = context.config.peers.iter().map(|p| p.name.clone()).collect();
     let (mut told, mut answered) = (None, None);
+    let mut warn_at = tokio::time::Instant::now() + WAITS_LONG;
     loop {
         // A member may have told this node meanwhile.
         if context.identity.cluster_id().is_some() {
@@ -48,6 +51,13 @@ pub(crate) async fn start_meta(context: &Arc<Context>) -> anyhow::Result<()> {
         if told.as_ref() != Some(&next) {
             tracing::info!(?next, "the disk is empty");
             told = Some(next.clone());
+        }
+        if tokio::time::Instant::now() >= warn_at {
+            tracing::warn!(
+                ?next,
+                "still part of no cluster: is every node up, and is --peers the same on all of them?"
+            );
+            warn_at += WAITS_LONG;
         }
         match next {
             bootstrap::Move::Found { voters } => return found(context, voters).await,

@@ -1,6 +1,9 @@
 //! Damage in blocks that a start does not read, because it reads their indexes.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -8,7 +11,8 @@ use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::future::try_join_all;
-use headwater_cluster_tests::{Cluster, api};
+use headwater_audit::Ledger;
+use headwater_cluster_tests::{Cluster, Load, LoadOptions, api};
 use serde_json::json;
 
 use crate::{RECOVERED, run};
@@ -245,5 +249,88 @@ fn b09_hole_in_the_newest_block_of_the_only_copy() {
         let why = recovery.stream("NEWEST").context("not there")?.phase_why.clone().unwrap_or_default();
         ensure!(why.contains("0000000001.blk is damaged at offset"), "{why}");
         Ok(())
+    });
+}
+
+/// Every file of a node's store, largest kinds first, but for spares and the lock, which hold nothing.
+fn store_files(dir: &Path, out: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            store_files(&path, out)?;
+        } else if path.metadata()?.len() > 0
+            && !path.ends_with("lock")
+            && path.extension().is_none_or(|ext| ext != "spare" && ext != "tmp")
+        {
+            out.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// What kind of file it is: its path without numbers.
+fn kind(store: &Path, file: &Path) -> String {
+    let relative = file.strip_prefix(store).unwrap_or(file).to_string_lossy();
+    relative.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// B09, B32: one byte of each kind of file of a node, flipped while it is down. The node heals it from its peers, or does
+/// not start and names the file; put right, it starts again. Nothing is lost, and nothing wrong is served.
+#[test]
+fn b32_flip_in_each_kind_of_file() {
+    run(async |cluster| {
+        cluster.create_stream(Cluster::stream_config("KINDS", 3)).await?;
+        fill(cluster, "KINDS").await?;
+        let ledger = Ledger::new();
+        let load = Load::start(cluster, "KINDS", &ledger, LoadOptions::on("KINDS").rate(100.0)).await?;
+        let bad = (cluster.leader_of("KINDS").await? + 1) % 3;
+        wait_indexed(cluster, bad).await?;
+        let store = cluster.nodes()[bad].store();
+        let (mut tried, mut healed, mut refused) = (BTreeSet::new(), 0, 0);
+        loop {
+            cluster.stop(bad)?;
+            let mut files = Vec::new();
+            store_files(&store, &mut files)?;
+            files.sort();
+            // The newest of a kind: of the log that is the one that is written to.
+            let next = files.into_iter().rev().find(|file| !tried.contains(&kind(&store, file)));
+            let Some(path) = next else { break };
+            tried.insert(kind(&store, &path));
+            // What counts of a segment of the log are its first bytes.
+            let at = if path.extension().is_some_and(|ext| ext == "wal") { 70 } else { path.metadata()?.len() / 2 };
+            let file = std::fs::File::options().read(true).write(true).open(&path)?;
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at)?;
+            file.write_all_at(&[byte[0] ^ 1], at)?;
+            drop(file);
+            let what = path.display().to_string();
+            cluster.restart(bad)?;
+            let back = cluster
+                .until(HEALED, &format!("n{} heals {what}, or ends", bad + 1), async |cluster: &mut Cluster| {
+                    if cluster.check_alive().is_err() {
+                        return Ok(false);
+                    }
+                    ensure!(cluster.recovery(bad).await?.is_recovered(), "not yet");
+                    Ok(true)
+                })
+                .await?;
+            if back {
+                healed += 1;
+                continue;
+            }
+            refused += 1;
+            let log = cluster.nodes()[bad].log_tail();
+            ensure!(log.contains(&what), "{what} is damaged, and not named:\n{log}");
+            std::fs::File::options().write(true).open(&path)?.write_all_at(&byte, at)?;
+            cluster.restart(bad)?;
+            cluster.wait_recovered(bad, HEALED).await.with_context(|| format!("with {what} as it was"))?;
+        }
+        cluster.restart(bad)?;
+        cluster.wait_recovered(bad, HEALED).await?;
+        let _shown_or_not = writeln!(std::io::stderr(), "{healed} healed, {refused} refused of {tried:?}");
+        ensure!(tried.len() >= 8 && healed >= 4, "{healed} healed, {refused} refused of {tried:?}");
+        load.finish().await?;
+        cluster.wait_replicas("KINDS").await?;
+        cluster.audit_each_leader("KINDS", &ledger).await
     });
 }
