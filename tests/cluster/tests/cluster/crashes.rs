@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_nats::jetstream::stream::Config;
+use futures::future::{join, join_all};
 use headwater_audit::{Ledger, Verifier};
-use headwater_cluster_tests::{Cluster, DIRECT_VIEWS, Load, LoadOptions, longest_gap};
+use headwater_cluster_tests::{Cluster, DIRECT_VIEWS, Load, LoadOptions, api, longest_gap};
+use serde_json::json;
 
 use crate::{RECOVERED, resumed, run, sleep};
 
@@ -254,6 +256,45 @@ fn the_audit_notices_a_missing_message() {
         ensure!(report.lost == 1 && !report.is_clean(), "the audit says\n{report}");
         let report = cluster.report(Verifier::new().removed(20..=20), "HOLE", &ledger).await?;
         ensure!(report.is_clean(), "removed by right, but the audit says\n{report}");
+        Ok(())
+    });
+}
+
+/// B46: a leader that was stopped while another one was elected answers nothing that has been overwritten since, not even
+/// what waited for it when it woke.
+#[test]
+fn b46_leader_that_was_stopped_answers_nothing_old() {
+    run(async |cluster| {
+        let mut config = Cluster::stream_config("LAST", 3);
+        config.max_messages_per_subject = 1;
+        cluster.create_stream(config).await?;
+        let mut answered = 0;
+        for _ in 0..3 {
+            cluster.wait_replicas("LAST").await?;
+            let old = cluster.leader_of("LAST").await?;
+            let client = cluster.client(old).await?;
+            let other = async_nats::jetstream::new(cluster.client((old + 1) % 3).await?);
+            cluster.pause(old)?;
+            let confirmed = cluster
+                .until(Duration::from_secs(15), "another leader confirms", async |_: &mut Cluster| {
+                    Ok(other.publish("LAST.k", "x".into()).await?.await?.sequence)
+                })
+                .await?;
+            let by_subject = json!({ "last_by_subj": "LAST.k" });
+            let gets = async { join_all((0..20).map(|_| api(&client, "STREAM.MSG.GET.LAST", &by_subject))).await };
+            let wake = async {
+                sleep(300).await;
+                cluster.cont(old)
+            };
+            let (gets, woken) = join(gets, wake).await;
+            woken?;
+            for answer in gets.into_iter().flatten().filter(|answer| answer["error"].is_null()) {
+                answered += 1;
+                let seq = answer["message"]["seq"].as_u64();
+                ensure!(seq == Some(confirmed), "message {seq:?} for {confirmed}: {answer}");
+            }
+        }
+        ensure!(answered > 20 || !cluster.is_headwater(), "only {answered} answers");
         Ok(())
     });
 }
