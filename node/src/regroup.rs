@@ -101,7 +101,7 @@ fn meta_said(context: &Context) -> (Option<Standing>, Option<RaftGroup>) {
     }
     let raft = context.meta.raft();
     let standing = raft.as_ref().map(|raft| match raft.state().members.voters().contains(&context.node_id) {
-        true => Standing::Sound { last: log_end(context, meta::GROUP) },
+        true => Standing::Sound { last: log_end(context, meta::GROUP), repairing: false },
         false => Standing::Rejoining,
     });
     (standing, raft)

@@ -103,7 +103,7 @@ pub fn decide(members: &[Member], order: &Order) -> Result<(RaftNodeId, LogPosit
             None => return Err(RegroupRefusal::Silent(name.clone())),
             Some(Standing::Damaged) => return Err(RegroupRefusal::Damaged(name.clone())),
             Some(Standing::Rejoining) => return Err(RegroupRefusal::Empty(name.clone())),
-            Some(Standing::Sound { last } | Standing::MayHaveLost { last }) => {
+            Some(Standing::Sound { last, .. } | Standing::MayHaveLost { last }) => {
                 best = best.max(Some((last, member.raft_id)));
             }
         }
@@ -113,7 +113,7 @@ pub fn decide(members: &[Member], order: &Order) -> Result<(RaftNodeId, LogPosit
         if order.shuts_out && member.is_up {
             return Err(RegroupRefusal::StillUp(member.node.clone()));
         }
-        if let Some(Standing::Sound { last } | Standing::MayHaveLost { last }) = member.standing
+        if let Some(Standing::Sound { last, .. } | Standing::MayHaveLost { last }) = member.standing
             && last > best
             && !order.less_will_do
         {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn sound(term: u64, index: u64) -> Option<Standing> {
-        Some(Standing::Sound { last: at(term, index) })
+        Some(Standing::Sound { last: at(term, index), repairing: false })
     }
 
     fn lost(term: u64, index: u64) -> Option<Standing> {

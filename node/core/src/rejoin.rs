@@ -20,6 +20,9 @@ pub enum Standing {
     Sound {
         /// The end of its log.
         last: LogPosition,
+        /// Something of its files cannot be read, and it would step aside for that if the others were sound.
+        #[serde(default)]
+        repairing: bool,
     },
     /// It is kept out of its group: it may have lost what it confirmed.
     MayHaveLost {
@@ -68,7 +71,7 @@ pub fn decide(own: RaftNodeId, standing: Standing, others: &BTreeMap<RaftNodeId,
     for (id, other) in all {
         match other {
             Some(Standing::Damaged) => return Next::Stuck,
-            Some(Standing::Sound { last } | Standing::MayHaveLost { last }) => {
+            Some(Standing::Sound { last, .. } | Standing::MayHaveLost { last }) => {
                 furthest = furthest.max(Some(((last, id), id)));
             }
             Some(Standing::Rejoining) | None => {}
@@ -99,7 +102,7 @@ mod tests {
     }
 
     const fn sound(last: LogPosition) -> Option<Standing> {
-        Some(Standing::Sound { last })
+        Some(Standing::Sound { last, repairing: false })
     }
 
     #[test]

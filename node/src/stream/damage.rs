@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headwater_core::ids::RaftNodeId;
 use headwater_core::rejoin::{Next, Standing, decide};
 use headwater_storage::FileError;
 use headwater_storage::blocks::passes;
@@ -60,18 +61,22 @@ impl StreamReplica {
         }
     }
 
-    /// Waits until most others are sound, and fails: then it comes back as a new member. A stream that is damaged in
-    /// several places keeps its quorum so, as long as nobody needs what is damaged.
+    /// Waits until most others are sound, and fails: then it comes back as a new member. One goes after the other, so
+    /// that a stream that is damaged in several places keeps its quorum, as long as nobody needs what is damaged.
     async fn step_aside(self: Arc<Self>) {
         let context = &self.context;
+        let own = self.spec.raft_id;
         while !(self.is_stopped() || context.stopping.is_cancelled()) {
             let Some(entry) = context.meta.read(|c| c.stream(self.spec.stream).cloned()) else { return };
-            let others = rejoin::ask(context, &entry, self.spec.raft_id).await;
-            if decide(self.spec.raft_id, Standing::Damaged, &others) == Next::Rejoin {
-                if self.leads() {
-                    // Without it the others elect somebody a moment later.
-                    let _shorter = self.hand_over(context, None).await;
-                }
+            if self.leads() {
+                // Others may lead better: who comes back fetches everything from the leader.
+                let _again = self.hand_over(context, None).await;
+            }
+            let others = rejoin::ask(context, &entry, own).await;
+            let goes_first = |(id, other): (&RaftNodeId, &_)| {
+                *id < own && matches!(other, Some(Standing::Sound { repairing: true, .. }))
+            };
+            if !others.iter().any(goes_first) && decide(own, Standing::Damaged, &others) == Next::Rejoin {
                 let mut inner = self.lock();
                 let why = inner.hole.clone().unwrap_or_default();
                 return self.fail(&mut inner, why);

@@ -1,11 +1,13 @@
 //! The files of a replica at `persisted`, pinned for a transfer: open handles keep removed blocks readable.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headwater_storage::blocks::block_identity;
-use headwater_storage::checkpoint::{CHECKPOINT_FILE, Checkpoint};
+use headwater_core::ids::StreamId;
+use headwater_storage::FileError;
+use headwater_storage::blocks::{block_identity, check_block};
+use headwater_storage::checkpoint::{BlockExtent, CHECKPOINT_FILE, Checkpoint};
 use headwater_storage::disk::{Disk, DiskFile, read_exact_at, read_file};
 
 use crate::raft::SnapshotHead;
@@ -16,51 +18,62 @@ const PIN_TRIES_MAX: usize = 10;
 
 enum Source {
     Memory(Vec<u8>),
-    File(Arc<dyn DiskFile>),
+    Block(Arc<dyn DiskFile>, BlockExtent),
 }
 
+/// Told of what is found damaged.
+pub(crate) type OnDamage = Box<dyn Fn(&FileError) + Send + Sync>;
+
 /// A checkpoint and the block files it covers, at the lengths it covers.
-pub(crate) struct PinnedFiles(Vec<(FileEntry, Source)>);
+pub(crate) struct PinnedFiles {
+    dir: PathBuf,
+    stream: StreamId,
+    files: Vec<(FileEntry, Source)>,
+    on_damage: OnDamage,
+}
 
 impl PinnedFiles {
     /// Pins the files, and tells the state they are at.
-    pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<(SnapshotHead, Self)> {
+    pub(crate) fn pin(disk: &Arc<dyn Disk>, dir: &Path, on_damage: OnDamage) -> io::Result<(SnapshotHead, Self)> {
         // A block may be removed after the checkpoint that lists it was read; the next checkpoint does not list it.
-        for _ in 1..PIN_TRIES_MAX {
-            match Self::try_pin(disk, dir) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                done => return done,
+        let mut tries = 1;
+        let (head, stream, files) = loop {
+            match try_pin(disk, dir) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < PIN_TRIES_MAX => tries += 1,
+                done => break done?,
             }
-        }
-        Self::try_pin(disk, dir)
+        };
+        Ok((head, Self { dir: dir.to_owned(), stream, files, on_damage }))
     }
+}
 
-    fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<(SnapshotHead, Self)> {
-        let path = dir.join(CHECKPOINT_FILE);
-        let bytes = read_file(&**disk, &path)?;
-        let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;
-        let mut files = Vec::with_capacity(checkpoint.blocks.len() + 1);
-        for block in &checkpoint.blocks {
-            let name = block.block.file_name();
-            let file = disk.open_read(&dir.join(&name))?;
-            let identity = block_identity(&**disk, &dir.join(&name));
-            files.push((FileEntry { name, bytes: block.valid_bytes, identity }, Source::File(file)));
-        }
-        let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64, identity: None };
-        files.push((entry, Source::Memory(bytes)));
-        let members = serde_json::from_slice(&checkpoint.state.membership)?;
-        Ok((SnapshotHead { at: checkpoint.state.applied, members }, Self(files)))
+type Pinned = (SnapshotHead, StreamId, Vec<(FileEntry, Source)>);
+
+fn try_pin(disk: &Arc<dyn Disk>, dir: &Path) -> io::Result<Pinned> {
+    let path = dir.join(CHECKPOINT_FILE);
+    let bytes = read_file(&**disk, &path)?;
+    let checkpoint = Checkpoint::decode(&path, bytes.clone()).map_err(io::Error::other)?;
+    let mut files = Vec::with_capacity(checkpoint.blocks.len() + 1);
+    for block in &checkpoint.blocks {
+        let name = block.block.file_name();
+        let file = disk.open_read(&dir.join(&name))?;
+        let identity = block_identity(&**disk, &dir.join(&name));
+        files.push((FileEntry { name, bytes: block.valid_bytes, identity }, Source::Block(file, *block)));
     }
+    let entry = FileEntry { name: CHECKPOINT_FILE.to_owned(), bytes: bytes.len() as u64, identity: None };
+    files.push((entry, Source::Memory(bytes)));
+    let members = serde_json::from_slice(&checkpoint.state.membership)?;
+    Ok((SnapshotHead { at: checkpoint.state.applied, members }, checkpoint.stream, files))
 }
 
 impl Outgoing for PinnedFiles {
     fn files(&self) -> Vec<FileEntry> {
-        self.0.iter().map(|(entry, _)| entry.clone()).collect()
+        self.files.iter().map(|(entry, _)| entry.clone()).collect()
     }
 
     fn read(&self, file: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        match self.0.get(file).map(|(_, source)| source) {
-            Some(Source::File(file)) => read_exact_at(&**file, offset, buf),
+        match self.files.get(file).map(|(_, source)| source) {
+            Some(Source::Block(file, _)) => read_exact_at(&**file, offset, buf),
             Some(Source::Memory(bytes)) => {
                 let start = usize::try_from(offset).map_err(io::Error::other)?;
                 let part = bytes.get(start..start + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -69,5 +82,12 @@ impl Outgoing for PinnedFiles {
             }
             None => Err(io::ErrorKind::NotFound.into()),
         }
+    }
+    fn check(&self, file: usize) -> io::Result<()> {
+        let Some((entry, Source::Block(file, extent))) = self.files.get(file) else { return Ok(()) };
+        check_block(&**file, &self.dir.join(&entry.name), self.stream, *extent).map_err(|error| {
+            (self.on_damage)(&error);
+            io::Error::other(error)
+        })
     }
 }

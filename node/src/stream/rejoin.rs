@@ -56,7 +56,7 @@ pub(crate) fn standing(context: &Context, stream: u64) -> Option<Standing> {
     if is_rejoining {
         return Some(Standing::Rejoining);
     }
-    replica.raft().map(|_| Standing::Sound { last: log_end(&replica) })
+    replica.raft().map(|_| Standing::Sound { last: log_end(&replica), repairing: replica.lock().hole.is_some() })
 }
 
 /// The end of a replica's log, or of its files if those reach further.

@@ -17,6 +17,7 @@ use headwater_core::frame::{Frame, FrameKind};
 use headwater_core::ids::{GroupId, LogIndex, LogPosition, Ordinal, RaftNodeId, StreamId};
 use headwater_core::recovery::{Phase, PhaseLatch};
 use headwater_core::stream::{Applied, Outcome, StreamEvent, StreamState};
+use headwater_storage::FileError;
 use headwater_storage::replica_file::ReplicaFile;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -679,7 +680,13 @@ impl Replica for Arc<StreamReplica> {
             return Ok(None);
         }
         // The checkpoint may be newer than what this replica has been told of: its own head belongs to it.
-        let (head, pinned) = super::outgoing::PinnedFiles::pin(&self.context.disk, &self.dir)?;
+        let this = Arc::downgrade(self);
+        let on_damage = Box::new(move |error: &FileError| {
+            if let Some(this) = this.upgrade() {
+                this.is_damaged(&mut this.lock(), &error.to_string());
+            }
+        });
+        let (head, pinned) = super::outgoing::PinnedFiles::pin(&self.context.disk, &self.dir, on_damage)?;
         Ok(Some((head, Box::new(pinned))))
     }
 

@@ -39,7 +39,7 @@ pub use job::{FlushDone, FlushError, FlushJob, FlushStage, FlushWant, LogBarrier
 pub(crate) use open::frame_at;
 pub use open::{BlockScan, ReplayFrame, TornBlock};
 pub use remove::remove_stream;
-pub use scrub::{Pace, Scrubbed, scrub_block};
+pub use scrub::{Pace, Scrubbed, check_block, scrub_block};
 
 use self::cache::{FrameCache, FramePlace};
 use self::format::HEADER_PAGE;

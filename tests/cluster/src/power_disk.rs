@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 
 /// An ext4 image on a loop device, mounted over a directory; unmounted when dropped.
 ///
-/// With [`SYNCS_ONLY`] nothing but a sync reaches the image while a test runs, and a copy of it is of one moment.
+/// With `SYNCS_ONLY` nothing but a sync reaches the image while a test runs, and a copy of it is of one moment.
 #[derive(Debug)]
 pub struct PowerDisk {
     dir: PathBuf,

@@ -322,7 +322,7 @@ impl Replica for SimReplica {
         if self.inner.lock().head.is_none() {
             return Ok(None);
         }
-        let (head, pinned) = PinnedFiles::pin(&self.disk, Path::new(DIR))?;
+        let (head, pinned) = PinnedFiles::pin(&self.disk, Path::new(DIR), Box::new(|_| ()))?;
         Ok(Some((head, Box::new(pinned))))
     }
 

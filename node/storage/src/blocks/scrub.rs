@@ -61,6 +61,17 @@ pub fn scrub_block(
     }
 }
 
+/// Reads an open block file, called `path`, and checks every checksum up to where `extent` ends.
+///
+/// # Errors
+/// As [`scrub_block`].
+pub fn check_block(file: &dyn DiskFile, path: &Path, stream: StreamId, extent: BlockExtent) -> Result<(), FileError> {
+    match read_file(file, path, stream, extent, &mut |_| true) {
+        Err(Unread::Bad(error)) => Err(error),
+        Ok(()) | Err(Unread::Stopped) => Ok(()),
+    }
+}
+
 enum Unread {
     Stopped,
     Bad(FileError),
@@ -75,20 +86,31 @@ fn read_back(
 ) -> Result<(), Unread> {
     let BlockExtent { block, valid_bytes } = extent;
     let path = path(&dir.join("blocks"), block);
-    let damaged =
-        |offset, expected: String, found: String| Unread::Bad(FileError::damaged(&path, offset, expected, found));
-    let file = match disk.open_read(&path) {
-        Ok(file) => file,
+    match disk.open_read(&path) {
+        Ok(file) => read_file(file.as_ref(), &path, stream, extent, pace),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(damaged(0, format!("a block of {valid_bytes} bytes"), "no file".into()));
+            let expected = format!("a block of {valid_bytes} bytes");
+            Err(Unread::Bad(FileError::damaged(&path, 0, expected, "no file")))
         }
-        Err(error) => return Err(Unread::Bad(FileError::io("open", &path, error))),
-    };
+        Err(error) => Err(Unread::Bad(FileError::io("open", &path, error))),
+    }
+}
+
+fn read_file(
+    file: &dyn DiskFile,
+    path: &Path,
+    stream: StreamId,
+    extent: BlockExtent,
+    pace: &mut Pace<'_>,
+) -> Result<(), Unread> {
+    let BlockExtent { block, valid_bytes } = extent;
+    let damaged =
+        |offset, expected: String, found: String| Unread::Bad(FileError::damaged(path, offset, expected, found));
     let mut read = |at: u64, len: u64| -> Result<Bytes, Unread> {
         if !pace(len) {
             return Err(Unread::Stopped);
         }
-        let bytes = read_up_to(file.as_ref(), at, len).map_err(|error| FileError::io("read", &path, error));
+        let bytes = read_up_to(file, at, len).map_err(|error| FileError::io("read", path, error));
         let bytes = bytes.map_err(Unread::Bad)?;
         let got = bytes.len() as u64;
         // A short page is named by its own check, with what it has.

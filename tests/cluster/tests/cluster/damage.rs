@@ -144,6 +144,44 @@ fn b09_flip_that_nobody_reads_is_found_and_healed() {
     });
 }
 
+/// B09: the same message damaged in two of three replicas, the leader's and another: they step aside one after the other,
+/// the one sound replica leads, and what is damaged is not what the others get.
+#[test]
+fn b09_flip_in_two_replicas_is_healed_from_the_third() {
+    run(async |cluster| {
+        cluster.set_env("HEADWATER_SCRUB_EVERY", "2s");
+        cluster.set_env("HEADWATER_SCRUB_RATE", "100000000");
+        cluster.create_stream(Cluster::stream_config("TWO", 3)).await?;
+        fill(cluster, "TWO").await?;
+        cluster.wait_replicas("TWO").await?;
+        let leader = cluster.leader_of("TWO").await?;
+        let bad = [leader, (leader + 1) % 3];
+        for node in bad {
+            wait_indexed(cluster, node).await?;
+        }
+        for node in 0..3 {
+            cluster.stop(node)?;
+        }
+        for node in bad {
+            flip(cluster, node)?;
+        }
+        cluster.start_all().await?;
+        for node in bad {
+            wait_healed(cluster, node, "TWO").await?;
+        }
+        cluster.wait_replicas("TWO").await?;
+        for node in 0..3 {
+            cluster.lead("TWO", node).await?;
+            let stream = cluster.jetstream().await?.get_stream("TWO").await?;
+            for seq in [1, DAMAGED, MESSAGES as u64] {
+                let payload = stream.get_raw_message(seq).await?.payload;
+                ensure!(payload == vec![seq as u8 - 1; SIZE], "message {seq} is another at n{}", node + 1);
+            }
+        }
+        Ok(())
+    });
+}
+
 /// B09: of the only copy everything else stays readable, the hole is reported, and it is not taken for no message.
 #[test]
 fn b09_hole_in_the_only_copy_is_reported() {
