@@ -40,7 +40,7 @@ powerloss: ## what a power cut of three nodes costs, nats-server beside Headwate
 	@tests/tools/install nats
 	@$(CARGO) build --release --locked -q -p headwater
 	@PATH="$(TOOLS_PATH):$$PATH"; NATS_SERVER_BIN=$$(command -v nats-server) HEADWATER_BIN=$${CARGO_TARGET_DIR:-target}/release/headwater \
-	  $(CARGO) test --locked -q -p headwater-cluster-tests --test cluster -- --nocapture --ignored power_of_all_cut_beside
+	  $(CARGO) run --locked -q -p headwater-cluster-tests --example powerloss
 
 SECONDS ?= 600
 TARGET ?=

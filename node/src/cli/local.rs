@@ -100,7 +100,7 @@ impl LocalCluster {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(&log);
             command.stderr(file.with_context(|| format!("cannot write {}", log.display()))?);
         } else if std::env::var_os("HEADWATER_LOG").is_none() {
-            command.env("HEADWATER_LOG", "warn,openraft=error,openraft::raft::raft_inner=off");
+            command.env("HEADWATER_LOG", format!("warn,{}", crate::raft::LOG_FILTER));
         }
         // Ctrl-C goes to this process alone, which then stops its nodes in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);

@@ -51,9 +51,7 @@ pub(crate) fn run(command: impl Future<Output = anyhow::Result<ExitCode>>) -> Ex
 
 /// Logs to stderr; `HEADWATER_LOG` takes a filter, `HEADWATER_LOG_FORMAT=json` one object a line.
 pub(crate) fn telemetry(default: &str) {
-    // openraft warns of every heartbeat and vote that a dead peer does not get; links up and down are told once by us,
-    // and a group that dies is told by its supervisor; what is still sent to a group that has ended is an error to it.
-    let fallback = format!("{default},openraft=error,openraft::raft::raft_inner=off");
+    let fallback = format!("{default},{}", crate::raft::LOG_FILTER);
     let filter = tracing_subscriber::EnvFilter::try_from_env("HEADWATER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(fallback));
     let builder = tracing_subscriber::fmt()

@@ -19,6 +19,11 @@ mod suite;
 pub(crate) mod transfer;
 mod types;
 
+/// What of openraft's own logging is shown: it warns of every heartbeat and vote that a dead peer does not get, and what is
+/// still sent to a group that has ended is an error to it. Links up and down are told once by the transport, and a group
+/// that dies is told by its supervisor.
+pub(crate) const LOG_FILTER: &str = "openraft=error,openraft::raft::raft_inner=off";
+
 pub use decode_any::decode_any;
 pub(crate) use group::{GroupKind, GroupParams, Proposed, RaftGroup, StartError, WriteError};
 pub(crate) use log_store::EffectiveSync;

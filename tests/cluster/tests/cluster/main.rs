@@ -8,7 +8,6 @@ use std::time::Duration;
 use headwater_cluster_tests::{PowerDisk, SmallDisk};
 
 mod basics;
-mod beside;
 mod catch_up;
 mod consumers;
 mod crashes;

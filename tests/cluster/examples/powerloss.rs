@@ -9,13 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use async_nats::jetstream::stream::Config;
 use headwater_audit::{Ledger, Verifier};
-use headwater_cluster_tests::{Cluster, DIRECT_VIEWS, Load, LoadOptions, Server};
-
-use crate::{alone, can_cut_power, sleep};
+use headwater_cluster_tests::{Cluster, DIRECT_VIEWS, Load, LoadOptions, PowerDisk, Server, SmallDisk};
 
 const DISK_BYTES: u64 = 2 << 30;
 const STREAM: &str = "LOSS";
-const UNDER_LOAD_MS: u64 = 12_000;
+const UNDER_LOAD: Duration = Duration::from_secs(12);
 /// Until all nodes are back, and read from.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -74,7 +72,7 @@ impl Row {
         let ledger = Ledger::named(self.name);
         let options = LoadOptions::on(STREAM).publishers(4).rate(2000.0).give_up(Duration::from_secs(2));
         let load = Load::start(&cluster, STREAM, &ledger, options).await?;
-        sleep(UNDER_LOAD_MS).await;
+        tokio::time::sleep(UNDER_LOAD).await;
         cluster.cut_power(&[0, 1, 2])?;
         load.finish().await?;
         let confirmed = ledger.confirmed();
@@ -101,25 +99,16 @@ impl Row {
     }
 }
 
-/// B08 and its kind, side by side.
-#[test]
-#[ignore = "a comparison, for people: make powerloss"]
-fn power_of_all_cut_beside_the_reference() {
-    if !can_cut_power() {
-        return;
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    ensure!(SmallDisk::is_possible()? && PowerDisk::is_possible()?, "mounting a file system needs root");
+    let mut out = std::io::stdout();
+    writeln!(out, "{:<36} {:>9} {:>12}", "power of three nodes cut after 12 s", "CONFIRMED", "LOST")?;
+    for row in ROWS {
+        let outcome = row.strike().await.context(row.name)?;
+        writeln!(out, "{:<36} {outcome}", row.name)?;
+        let is_promised = !row.is_reference && row.interval.is_none();
+        ensure!(!is_promised || (outcome.lost == Some(0) && outcome.said.is_empty()), "{}: {outcome}", row.name);
     }
-    let _alone = alone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let done: anyhow::Result<()> = runtime.block_on(async {
-        let mut out = std::io::stderr();
-        writeln!(out, "\n{:<36} {:>9} {:>12}", "power of three nodes cut after 12 s", "CONFIRMED", "LOST")?;
-        for row in ROWS {
-            let outcome = row.strike().await.context(row.name)?;
-            writeln!(out, "{:<36} {outcome}", row.name)?;
-            let is_promised = !row.is_reference && row.interval.is_none();
-            ensure!(!is_promised || (outcome.lost == Some(0) && outcome.said.is_empty()), "{}: {outcome}", row.name);
-        }
-        Ok(())
-    });
-    done.unwrap_or_else(|error| panic!("{error:#}"));
+    Ok(())
 }
