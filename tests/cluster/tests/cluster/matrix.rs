@@ -139,7 +139,8 @@ async fn strike(cluster: &mut Cluster, nth: usize, fault: Fault) -> anyhow::Resu
     let (judged, ways) = (Instant::now(), [Way::DirectBatch]);
     for cell in &all {
         let Cell { name, durable, promised, ledger, .. } = cell;
-        ensure!(ledger.confirmed() > UNDER_LOAD_MS / 50, "{name}: only {} confirmed", ledger.confirmed());
+        // A leader that is paused, or elected anew, takes a part of the load.
+        ensure!(ledger.confirmed() > UNDER_LOAD_MS / 200, "{name}: only {} confirmed", ledger.confirmed());
         confirmed += ledger.confirmed();
         let verdict = cluster.judge(Verifier::new().ways(&ways), name, ledger, *promised, cut).await;
         lost += verdict.with_context(|| format!("{}, {durable:?}", fault.name))?;
