@@ -173,10 +173,15 @@ pub(crate) fn serve(context: &Arc<Context>, replica: &Arc<StreamReplica>, msg: &
             });
         }
         DirectGet::MultiLast { subjects, up_to_seq, up_to_ns, batch, max_bytes, seq } => {
-            let newest = up_to_seq.map(StreamSeq::new).or_else(|| {
-                let after = state.first_at_or_after(Timestamp::new(up_to_ns?), store)?;
-                Some(StreamSeq::new(after.get().saturating_sub(1)))
-            });
+            let after = up_to_ns.and_then(|ns| state.first_at_or_after(Timestamp::new(ns), store));
+            if up_to_seq.is_none() && after.is_some_and(|after| store.record(after).is_err()) {
+                // Whether it belongs to the answer nobody can tell.
+                drop(inner);
+                send_unreadable(context, replica, reply);
+                return true;
+            }
+            let newest = up_to_seq.map(StreamSeq::new);
+            let newest = newest.or_else(|| Some(StreamSeq::new(after?.get().saturating_sub(1))));
             let newest = newest.unwrap_or_else(|| state.last_seq());
             // A point in time that has not come yet has no results.
             let mut found = if newest > state.last_seq() {

@@ -12,7 +12,7 @@ use super::rejoin;
 use super::replica::{Inner, StreamReplica};
 
 /// How often a damaged replica looks whether its peers can do without it.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a read has met.
 #[derive(Debug)]
@@ -67,12 +67,15 @@ impl StreamReplica {
         let context = &self.context;
         let own = self.spec.raft_id;
         while !(self.is_stopped() || context.stopping.is_cancelled()) {
-            let Some(entry) = context.meta.read(|c| c.stream(self.spec.stream).cloned()) else { return };
-            if self.leads() {
-                // Others may lead better: who comes back fetches everything from the leader.
-                let _again = self.hand_over(context, None).await;
-            }
+            tokio::time::sleep(ASK_EVERY).await;
+            let Some(entry) = context.meta.read(|c| c.stream(self.spec.stream).cloned()) else { continue };
             let others = rejoin::ask(context, &entry, own).await;
+            let is_whole =
+                |id: &RaftNodeId| matches!(others.get(id), Some(Some(Standing::Sound { repairing: false, .. })));
+            if let Some(whole) = entry.replicas.iter().find(|replica| self.leads() && is_whole(&replica.raft_id)) {
+                // Who comes back fetches everything from the leader.
+                let _again = self.hand_over(context, Some(&whole.node)).await;
+            }
             let goes_first = |(id, other): (&RaftNodeId, &_)| {
                 *id < own && matches!(other, Some(Standing::Sound { repairing: true, .. }))
             };
@@ -81,7 +84,6 @@ impl StreamReplica {
                 let why = inner.hole.clone().unwrap_or_default();
                 return self.fail(&mut inner, why);
             }
-            tokio::time::sleep(ASK_EVERY).await;
         }
     }
 }

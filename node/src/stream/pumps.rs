@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headwater_core::consumer::{
-    Ack, AckVerb, ConsumerEvent, ConsumerId, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction, StreamTraits,
-    Tracking, encode_ops,
+    Ack, AckPolicy, AckVerb, ConsumerEvent, ConsumerId, ConsumerPump, Delivery, EndReason, PullRequest, PumpAction,
+    StreamTraits, Tracking, encode_ops,
 };
 use headwater_core::ids::Timestamp;
 use headwater_core::stream::{Command, Damaged, Records, Retention, StreamEvent, StreamView};
@@ -123,6 +123,9 @@ impl StreamReplica {
     /// Polls every pump once and returns when the next one has something to do.
     pub(crate) fn pump_once(self: &Arc<Self>) -> Option<Timestamp> {
         let now = crate::clock::now();
+        if !self.leads() {
+            return None;
+        }
         if !self.leads_alone() {
             // Somebody else may have delivered what is due here.
             return Some(now.plus_ns(LEASE_PAUSE_NS));
@@ -255,12 +258,19 @@ impl StreamReplica {
     /// it; of the only copy a consumer goes on around it, and hears of it by the advisory of a terminated message.
     fn deliver_nothing(&self, inner: &mut Inner, consumer: ConsumerId, delivery: &Delivery) {
         let verb = match self.met_damage(inner) {
+            Some(met) if !met.passes && self.is_replicated() => return self.fail(inner, met.why),
+            // A later acknowledgement settles it, and must not come from here: it would settle what came before, too.
+            Some(met) if !met.passes && self.acks_all(inner, consumer) => return,
             Some(met) if !met.passes => AckVerb::Term { reason: Some("it cannot be read".into()) },
             _ => AckVerb::Nak { delay_ns: Some(READ_AGAIN_NS) },
         };
         if let Some(pump) = inner.leading.as_mut().and_then(|l| l.pumps.get_mut(&consumer)) {
             pump.on_ack(Ack { seq: delivery.seq, cseq: delivery.cseq, verb, reply: None }, crate::clock::now());
         }
+    }
+
+    fn acks_all(&self, inner: &Inner, consumer: ConsumerId) -> bool {
+        inner.state.consumers().get(consumer).is_some_and(|state| state.config().ack_policy == AckPolicy::All)
     }
 
     /// Sends one message to a consumer's inbox. The client sees the message's own subject. `None`: the message was

@@ -16,6 +16,9 @@ use crate::node::Context;
 /// A start has other things to read.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether the node stops.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// What was read so far.
 #[derive(Default)]
 pub(crate) struct ScrubStats {
@@ -87,8 +90,14 @@ async fn read_block(
         let mut pace = |bytes: u64| {
             context.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
             // At most 256 KiB or a frame at a time.
-            std::thread::sleep(Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate));
-            !(context.stopping.is_cancelled() || replica.is_stopped())
+            let mut left = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate);
+            let ends = || context.stopping.is_cancelled() || replica.is_stopped();
+            while !left.is_zero() && !ends() {
+                let part = left.min(LOOK_EVERY);
+                std::thread::sleep(part);
+                left -= part;
+            }
+            !ends()
         };
         scrub_block(&*context.disk, &replica.dir, replica.spec.stream, extent, &mut pace)
     });

@@ -473,5 +473,9 @@ fn frame_behind(bytes: &Bytes, offset: u64, stream: StreamId) -> Option<u64> {
     let is_frame = |at: &usize| {
         bytes[at + 8] == VERSION && u64_at(bytes, at + 16) == stream.get() && frame_at(bytes, *at, stream).is_ok()
     };
-    starts.into_iter().find(is_frame).map(|at| at as u64)
+    // By its own length first: what lies inside of it may look like a frame.
+    let own = bytes.get(offset as usize..offset as usize + 4).map_or(0, |_| u32_at(bytes, offset as usize) as usize);
+    let next = offset as usize + own;
+    let by_len = Some(next).filter(|at| own >= HEADER_LEN && *at + HEADER_LEN < bytes.len() && is_frame(at));
+    by_len.or_else(|| starts.into_iter().find(is_frame)).map(|at| at as u64)
 }

@@ -50,7 +50,7 @@ pub fn scrub_block(
         return Ok(Scrubbed::Stopped);
     }
     // A damaged checkpoint is not this block's damage, and is met by whoever opens the stream.
-    let listed = Checkpoint::load(disk, dir)?.filter(|checkpoint| checkpoint.stream == stream);
+    let listed = Checkpoint::load(disk, dir).ok().flatten().filter(|checkpoint| checkpoint.stream == stream);
     let Some(now) = listed.and_then(|now| now.blocks.into_iter().find(|now| now.block == extent.block)) else {
         return Ok(Scrubbed::Gone);
     };

@@ -116,11 +116,11 @@ async fn strike(cluster: &mut Cluster, nth: usize, fault: Fault) -> anyhow::Resu
         cluster.pause(laggard)?;
     }
     sleep(UNDER_LOAD_MS / 2).await;
+    let (cut, struck) = (Moment::now(), Instant::now());
     match fault.cause {
         Cause::Kill => fault.victims.iter().try_for_each(|node| cluster.kill9(*node))?,
         Cause::Power => cluster.cut_power(fault.victims)?,
     }
-    let (cut, struck) = (Moment::now(), Instant::now());
     for cell in all.iter_mut().filter(|cell| cell.promised != Loss::Nothing) {
         finish(cell).await?;
     }
