@@ -80,7 +80,6 @@ struct Covered {
     /// Blocks that were taken by their index.
     indexes: Vec<BlockIndex>,
     takes_indexes: bool,
-    holes: usize,
 }
 
 impl Rebuild for Covered {
@@ -96,9 +95,7 @@ impl Rebuild for Covered {
         takes
     }
 
-    fn hole(&mut self) {
-        self.holes += 1;
-    }
+    fn hole(&mut self) {}
 }
 
 /// As [`open`], by the blocks' indexes. Returns how many blocks were taken so.

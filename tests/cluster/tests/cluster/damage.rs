@@ -290,7 +290,7 @@ fn b09_hole_in_the_newest_block_of_the_only_copy() {
     });
 }
 
-/// Every file of a node's store, largest kinds first, but for spares and the lock, which hold nothing.
+/// Every file of a node's store but for spares and the lock, which hold nothing.
 fn store_files(dir: &Path, out: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();

@@ -145,7 +145,7 @@ fn b49_out_of_file_descriptors() {
     });
 }
 
-/// B12: a copy taken while the node ran, put back before any other start. The catalogue has seen no newer boot, but the
+/// B39: a copy taken while the node ran, put back before any other start. The catalogue has seen no newer boot, but the
 /// peers have heard how far its log was synced.
 #[test]
 fn b39_copy_of_a_running_store_is_refused() {
@@ -191,7 +191,7 @@ async fn put_back_and_refused(cluster: &mut Cluster, node: usize, copy: &Path, w
     Ok(())
 }
 
-/// B12: a store that was put back from an older copy has forgotten what it voted and confirmed. The cluster remembers a
+/// B39: a store that was put back from an older copy has forgotten what it voted and confirmed. The cluster remembers a
 /// newer boot of it and refuses it, for good; emptied, the node joins anew.
 #[test]
 fn b39_older_copy_is_refused_for_good() {
