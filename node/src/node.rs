@@ -420,7 +420,6 @@ impl PeerHandler for Peers {
 
     fn on_down(&self, node: NodeId) {
         let Some(context) = self.context() else { return };
-        context.net.on_down(node);
         context.receiver.on_down(node);
         context.forwards.on_down(node);
         context.broker.peer_down(node);
@@ -432,11 +431,7 @@ impl PeerHandler for Peers {
         let Some(context) = self.context().filter(|context| !context.identity.is_lost(from)) else { return };
         let n = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         match message {
-            crate::raft::kind::APPEND_RESULT => context.net.on_append_result(from, body),
-            crate::raft::kind::APPEND_GONE => context.net.on_stream_gone(from, body),
-            crate::raft::kind::APPEND | crate::raft::kind::APPEND_CLOSE => {
-                context.receiver.on_message(from, message, body)
-            }
+            crate::raft::kind::APPEND_CLOSE => context.receiver.on_close(from, body),
             0x10..=0x1f => context.broker.on_peer_message(from, message, body),
             PUBLISH_BATCH => jetstream::on_publish_batch(context, from, body),
             PUBLISH_ACKS => context.forwards.on_acks(from, body, |stream| {
@@ -484,7 +479,7 @@ impl PeerHandler for Peers {
             return respond.send(Err(CatalogRefusal::NodeLost.to_string()));
         }
         match request {
-            0x01..=0x0f => context.receiver.on_request(request, body, respond),
+            0x01..=0x0f => context.receiver.on_request(from, request, body, respond),
             meta::kind::WRITE => {
                 tokio::spawn(async move { respond.send(context.meta.serve_write(body).await) });
             }
@@ -585,7 +580,7 @@ pub(crate) async fn run(config: NodeConfig) -> anyhow::Result<ExitCode> {
         wal: opened.wal,
         flusher: opened.flusher,
         net: RaftNet::new(transport.clone(), Arc::clone(&members) as Arc<dyn Directory>),
-        receiver: Receiver::new(transport.clone()),
+        receiver: Receiver::new(),
         broker: broker.clone(),
         transport,
         meta,

@@ -30,19 +30,19 @@ use crate::transport::{NodeId, Transport};
 
 /// Frame kinds on the peer link that belong to Raft.
 pub(crate) mod kind {
+    /// One append of a replication stream; answered in the stream's order.
     pub(crate) const APPEND: u8 = 0x01;
-    pub(crate) const APPEND_RESULT: u8 = 0x02;
+    /// A message: the stream has ended.
+    pub(crate) const APPEND_CLOSE: u8 = 0x02;
     pub(crate) const APPEND_UNARY: u8 = 0x03;
     pub(crate) const VOTE: u8 = 0x04;
     pub(crate) const PRE_VOTE: u8 = 0x05;
     pub(crate) const TRANSFER_LEADER: u8 = 0x06;
-    pub(crate) const APPEND_CLOSE: u8 = 0x07;
-    pub(crate) const APPEND_GONE: u8 = 0x08;
     /// Entry-less appends of many groups; see [`super::super::heartbeats`].
-    pub(crate) const HEARTBEATS: u8 = 0x09;
+    pub(crate) const HEARTBEATS: u8 = 0x07;
 }
 
-/// A replication stream with no answer for this long is dead (a lost response would wedge it for ever).
+/// A replication stream with no answer for this long is dead.
 const STREAM_IDLE: Duration = Duration::from_secs(10);
 /// Appends in flight on one stream; openraft pipelines at most 64.
 const STREAM_WINDOW: usize = 128;
@@ -52,14 +52,11 @@ pub(crate) trait Directory: Send + Sync + 'static {
     fn node_of(&self, group: u64, raft_id: u64) -> Option<NodeId>;
 }
 
-type Results = mpsc::Sender<(u64, codec::AppendResult)>;
-
-/// Shared by all groups of the node: sends, and routes answers to the streams that wait for them.
+/// Shared by all groups of the node.
 #[derive(Clone)]
 pub(crate) struct RaftNet {
     pub(super) transport: Transport,
     pub(super) directory: Arc<dyn Directory>,
-    streams: Arc<Mutex<HashMap<u64, (NodeId, Results)>>>,
     heartbeats: Heartbeats,
     next_stream: Arc<AtomicU64>,
     /// By group: entries up to here are not kept any longer for members that are slow to take them.
@@ -70,8 +67,7 @@ impl RaftNet {
     pub(crate) fn new(transport: Transport, directory: Arc<dyn Directory>) -> Self {
         // Stream ids start anywhere: what is still on its way for a stream of an earlier boot must match none of this one.
         let next_stream = Arc::new(AtomicU64::new(rand::random()));
-        let (streams, heartbeats, releases) = (Arc::default(), Heartbeats::default(), Arc::default());
-        Self { transport, directory, streams, heartbeats, next_stream, releases }
+        Self { transport, directory, heartbeats: Heartbeats::default(), next_stream, releases: Arc::default() }
     }
 
     /// The log is too long: in these groups it is not kept up to these entries for members that are slow to take them;
@@ -84,37 +80,6 @@ impl RaftNet {
     /// Whether the group's log is kept for a member that has it up to `matched`.
     fn keeps_log_for(&self, group: u64, matched: Option<LogIndex>) -> bool {
         self.releases.lock().get(&group).is_none_or(|upto| matched >= Some(*upto))
-    }
-
-    /// An APPEND_RESULT frame arrived.
-    pub(crate) fn on_append_result(&self, from: NodeId, body: Bytes) {
-        let mut r = Reader(body);
-        let parsed = (|| Ok::<_, codec::BadMessage>((r.u64()?, r.u64()?, codec::read_append_result(&mut r)?)))();
-        let Ok((stream, seq, result)) = parsed else {
-            tracing::warn!("append result does not parse; the stream will time out and restart");
-            return;
-        };
-        let mut streams = self.streams.lock();
-        if let Some((to, results)) = streams.get(&stream)
-            && *to == from
-            && results.try_send((seq, result)).is_err()
-        {
-            streams.remove(&stream);
-        }
-    }
-
-    /// An APPEND_GONE frame: `from` does not know the stream (any more), so it ends at once and openraft starts another.
-    pub(crate) fn on_stream_gone(&self, from: NodeId, body: Bytes) {
-        let Ok(stream) = Reader(body).u64() else { return };
-        let mut streams = self.streams.lock();
-        if streams.get(&stream).is_some_and(|(to, _)| *to == from) {
-            streams.remove(&stream);
-        }
-    }
-
-    /// The link to `node` is gone: its streams end, openraft restarts them with back-off.
-    pub(crate) fn on_down(&self, node: NodeId) {
-        self.streams.lock().retain(|_, (to, _)| *to != node);
     }
 }
 
@@ -324,25 +289,24 @@ where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
 {
     let stream = net.next_stream.fetch_add(1, Ordering::Relaxed);
-    let (results_tx, results) = mpsc::channel(STREAM_WINDOW);
-    net.streams.lock().insert(stream, (node, results_tx));
 
     // Requests go out on their own task, so that answers never wait for the next request.
-    let sender_net = net.clone();
-    let (sent_tx, sent) = mpsc::channel::<bool>(STREAM_WINDOW);
+    let transport = net.transport.clone();
+    let (asked_tx, asked) = mpsc::channel(STREAM_WINDOW);
     let sender = tokio::spawn(async move {
-        let mut seq = 0_u64;
+        let mut is_first = true;
         while let Some(rpc) = input.next().await {
             let mut head = BytesMut::with_capacity(160);
-            for n in [group, target, stream, seq] {
+            for n in [group, target, stream] {
                 head.put_u64_le(n);
             }
-            let parts = codec::append_request(head, &rpc);
-            let is_sent = sender_net.transport.send(node, kind::APPEND, &parts).is_ok();
-            if sent_tx.send(is_sent).await.is_err() || !is_sent {
+            head.put_u8(u8::from(is_first));
+            let sent = transport.ask(node, kind::APPEND, &codec::append_request(head, &rpc));
+            let is_lost = sent.is_err();
+            if asked_tx.send(sent).await.is_err() || is_lost {
                 break;
             }
-            seq += 1;
+            is_first = false;
         }
     });
 
@@ -350,48 +314,45 @@ where
         net: RaftNet,
         node: NodeId,
         group: u64,
-        target: u64,
         stream: u64,
         sender: tokio::task::JoinHandle<()>,
     }
     impl Drop for Session {
         fn drop(&mut self) {
             self.sender.abort();
-            self.net.streams.lock().remove(&self.stream);
-            let mut out = BytesMut::with_capacity(24);
-            for n in [self.group, self.target, self.stream] {
-                out.put_u64_le(n);
-            }
+            let mut out = BytesMut::with_capacity(16);
+            out.put_u64_le(self.group);
+            out.put_u64_le(self.stream);
             // If the peer is down it has dropped the stream already.
             let _down = self.net.transport.send(self.node, kind::APPEND_CLOSE, &[out.freeze()]);
         }
     }
-    let session = Session { net, node, group, target, stream, sender };
+    let session = Session { net, node, group, stream, sender };
 
-    Box::pin(futures::stream::unfold(Some((session, results, sent, 0_u64)), |state| async move {
-        let (session, mut results, mut sent, expect) = state?;
+    Box::pin(futures::stream::unfold(Some((session, asked)), |state| async move {
+        let (session, mut asked) = state?;
+        let answer = match asked.recv().await? {
+            Ok(asked) => asked.answer(STREAM_IDLE).await,
+            Err(not_sent) => Err(not_sent),
+        };
         // An error, and no end: an end has openraft take up the order that began the stream, which may be older than the
         // last purge, and the entries that it wants then are gone.
-        if !sent.recv().await? {
-            return Some((Err(unreachable("there is no link").into()), None));
-        }
-        let answer = tokio::time::timeout(STREAM_IDLE, results.recv()).await;
-        match answer {
-            Ok(Some((seq, Ok(matched))))
-                if seq == expect
-                    && !session
-                        .net
-                        .keeps_log_for(session.group, matched.as_ref().map(|id| LogIndex::new(id.index()))) =>
-            {
+        let result = match answer {
+            Ok(body) => codec::read_append_result(&mut Reader(body)).map_err(bad),
+            Err(lost) => Err(unreachable(lost).into()),
+        };
+        let matched = |result: &codec::AppendResult| {
+            result.as_ref().ok().map(|matched| matched.as_ref().map(|id| LogIndex::new(id.index())))
+        };
+        match result {
+            Ok(result) if matched(&result).is_some_and(|at| !session.net.keeps_log_for(session.group, at)) => {
                 Some((Err(unreachable("it is too slow for the log to be kept for it").into()), None))
             }
-            Ok(Some((seq, result))) if seq == expect => {
-                let next = result.is_ok().then_some((session, results, sent, expect + 1));
+            Ok(result) => {
+                let next = result.is_ok().then_some((session, asked));
                 Some((Ok(result), next))
             }
-            Ok(Some((seq, _))) => Some((Err(unreachable(format!("answer {seq} where {expect} was due")).into()), None)),
-            Ok(None) => Some((Err(unreachable("the link is down").into()), None)),
-            Err(_) => Some((Err(unreachable("no answer for 10 s").into()), None)),
+            Err(lost) => Some((Err(lost), None)),
         }
     }))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::join_all;
 use headwater_storage::blocks::passes;
@@ -22,7 +22,7 @@ use super::machine::Replica;
 use super::network::kind;
 use super::transfer;
 use super::types::*;
-use crate::transport::{NodeId, Respond, Transport};
+use crate::transport::{NodeId, Respond};
 
 /// Requests of one replication stream that wait for openraft; the sender pipelines at most 64.
 const STREAM_WINDOW: usize = 256;
@@ -104,30 +104,29 @@ pub(super) async fn has_up_to(raft: &Raft, vote: Vote, at: LogPos) -> bool {
     matches!(raft.append_entries(request).await, Ok(AppendEntriesResponse::Success))
 }
 
-type Request = (u64, AppendEntriesRequest<TypeConfig>);
+/// An append and the way back for its answer; dropped, it is answered with an error, which ends the stream at its sender.
+type Request = (AppendEntriesRequest<TypeConfig>, Respond);
 
-/// One replication stream: the member it is for, and the way to it.
-#[derive(Clone)]
+/// A replication stream: the member it is for, its sender's number for it, and the way to the member.
 struct Feed {
-    group: u64,
     target: u64,
+    stream: u64,
     queue: mpsc::Sender<Request>,
 }
 
-/// By the sender and its number for the stream.
+/// By sender and group: a leader has one stream to a member, so a newer one takes the place of the older.
 type Streams = HashMap<(NodeId, u64), Feed>;
 
 /// Routes Raft messages to this node's groups.
 #[derive(Clone)]
 pub(crate) struct Receiver {
-    transport: Transport,
     members: Arc<Mutex<HashMap<u64, Member>>>,
     streams: Arc<Mutex<Streams>>,
 }
 
 impl Receiver {
-    pub(crate) fn new(transport: Transport) -> Self {
-        Self { transport, members: Arc::default(), streams: Arc::default() }
+    pub(crate) fn new() -> Self {
+        Self { members: Arc::default(), streams: Arc::default() }
     }
 
     pub(super) fn add(&self, group: u64, member: Member) {
@@ -149,66 +148,65 @@ impl Receiver {
         self.streams.lock().retain(|(from, _), _| *from != node);
     }
 
-    /// A one-way Raft frame. Must not block: it runs on the data thread between socket reads.
-    pub(crate) fn on_message(&self, from: NodeId, kind: u8, body: Bytes) {
+    /// An APPEND_CLOSE frame: the sender has ended a stream.
+    pub(crate) fn on_close(&self, from: NodeId, body: Bytes) {
         let mut r = Reader(body);
-        let outcome = (|| -> Result<(), codec::BadMessage> {
-            let (group, target, stream) = (r.u64()?, r.u64()?, r.u64()?);
-            if kind == kind::APPEND_CLOSE {
-                self.streams.lock().remove(&(from, stream));
-                return Ok(());
-            }
-            let seq = r.u64()?;
-            let request = codec::read_append_request(&mut r)?;
-            self.append(from, group, target, stream, seq, request);
-            Ok(())
-        })();
-        if let Err(error) = outcome {
-            tracing::warn!(%error, from, kind, "raft frame dropped");
-        }
-    }
-
-    fn append(
-        &self,
-        from: NodeId,
-        group: u64,
-        target: u64,
-        stream: u64,
-        seq: u64,
-        request: AppendEntriesRequest<TypeConfig>,
-    ) {
-        let known = self.streams.lock().get(&(from, stream)).cloned();
-        let queue = match known {
-            Some(feed) if (feed.group, feed.target) == (group, target) => feed.queue,
-            // An earlier boot of the sender used the number for another member.
-            Some(_) => return self.gone(from, stream),
-            // A stream starts at 0; a later number belongs to one that has ended here.
-            None if seq == 0 => {
-                // It may be about to open.
-                let Some(member) = self.member(group, target) else { return self.gone(from, stream) };
-                let (tx, rx) = mpsc::channel(STREAM_WINDOW);
-                self.streams.lock().insert((from, stream), Feed { group, target, queue: tx.clone() });
-                tokio::spawn(serve_stream(self.clone(), member, from, stream, rx));
-                tx
-            }
-            None => return self.gone(from, stream),
+        let (Ok(group), Ok(stream)) = (r.u64(), r.u64()) else {
+            tracing::warn!(from, "the end of a replication stream does not parse");
+            return;
         };
-        if queue.try_send((seq, request)).is_err() {
-            self.gone(from, stream);
+        self.end(from, group, stream);
+    }
+
+    fn end(&self, from: NodeId, group: u64, stream: u64) {
+        let mut streams = self.streams.lock();
+        if streams.get(&(from, group)).is_some_and(|feed| feed.stream == stream) {
+            streams.remove(&(from, group));
         }
     }
 
-    /// Ends a stream and tells its sender, which would wait for an answer otherwise.
-    fn gone(&self, from: NodeId, stream: u64) {
-        self.streams.lock().remove(&(from, stream));
-        // Without a link the sender has ended it already.
-        let _down = self.transport.send(from, kind::APPEND_GONE, &[Bytes::copy_from_slice(&stream.to_le_bytes())]);
+    /// An append of a replication stream. Must not block: it runs on the data thread between socket reads.
+    fn append(&self, from: NodeId, body: Bytes, respond: Respond) -> Result<(), (Respond, String)> {
+        let mut r = Reader(body);
+        let parsed = (|| Ok::<_, codec::BadMessage>((r.u64()?, r.u64()?, r.u64()?, r.u8()? != 0)))();
+        let parsed = parsed.and_then(|head| Ok((head, codec::read_append_request(&mut r)?)));
+        let ((group, target, stream, is_first), request) = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) => return Err((respond, error.to_string())),
+        };
+        let mut streams = self.streams.lock();
+        if is_first {
+            let Some(member) = self.member(group, target) else {
+                return Err((respond, format!("member {target} of group {group} is not here")));
+            };
+            let (queue, requests) = mpsc::channel(STREAM_WINDOW);
+            streams.insert((from, group), Feed { target, stream, queue });
+            let this = self.clone();
+            spawn(async move {
+                serve_stream(member, requests).await;
+                this.end(from, group, stream);
+            });
+        }
+        let feed = streams.get(&(from, group)).filter(|feed| (feed.target, feed.stream) == (target, stream));
+        let Some(feed) = feed else { return Err((respond, "the stream has ended here".to_owned())) };
+        feed.queue.try_send((request, respond)).map_err(|refused| {
+            // What follows must not be taken without this one.
+            streams.remove(&(from, group));
+            let (_, respond) = refused.into_inner();
+            (respond, "the stream has ended here, or too much of it waits".to_owned())
+        })
     }
 
-    /// A unary Raft request.
-    pub(crate) fn on_request(&self, kind: u8, body: Bytes, respond: Respond) {
+    /// A Raft request.
+    pub(crate) fn on_request(&self, from: NodeId, kind: u8, body: Bytes, respond: Respond) {
+        if kind == kind::APPEND {
+            if let Err((respond, why)) = self.append(from, body, respond) {
+                respond.send(Err(why));
+            }
+            return;
+        }
         let this = self.clone();
-        tokio::spawn(async move {
+        spawn(async move {
             let answer = match kind {
                 kind::HEARTBEATS => this.answer_heartbeats(body).await,
                 _ => this.answer(kind, Reader(body)).await,
@@ -324,40 +322,29 @@ impl Receiver {
     }
 }
 
-/// Feeds one replication stream to openraft and sends its results back in order.
-async fn serve_stream(
-    receiver: Receiver,
-    member: Member,
-    from: NodeId,
-    stream: u64,
-    requests: mpsc::Receiver<Request>,
-) {
+/// Feeds one replication stream to openraft and answers its requests in order.
+async fn serve_stream(member: Member, requests: mpsc::Receiver<Request>) {
     let Member { raft, told, .. } = member;
-    let (commits, mut commit_of_next) = mpsc::channel(STREAM_WINDOW);
-    let input = futures::stream::unfold((requests, commits), |(mut requests, commits)| async move {
-        let (_, request) = requests.recv().await?;
+    let (unanswered, mut next) = mpsc::channel(STREAM_WINDOW);
+    let input = futures::stream::unfold((requests, unanswered), |(mut requests, unanswered)| async move {
+        let (request, respond) = requests.recv().await?;
         // Fails only when the results are read no more.
-        let _ended = commits.send(told_commit(&request)).await;
-        Some((request, (requests, commits)))
+        let _ended = unanswered.send((told_commit(&request), respond)).await;
+        Some((request, (requests, unanswered)))
     });
     let mut results = Box::pin(raft.stream_append(Box::pin(input)));
-    let mut seq = 0_u64;
-    while let Some(result) = results.next().await {
-        let Ok(result) = result else { break };
-        let failed = result.is_err();
-        if let (false, Some(commit)) = (failed, commit_of_next.recv().await) {
+    while let Some(Ok(result)) = results.next().await {
+        let Some((commit, respond)) = next.recv().await else { break };
+        if result.is_ok() {
             told.hear(commit);
         }
         let mut out = BytesMut::with_capacity(48);
-        out.put_u64_le(stream);
-        out.put_u64_le(seq);
         codec::put_append_result(&mut out, &result);
-        if receiver.transport.send(from, kind::APPEND_RESULT, &[out.freeze()]).is_err() || failed {
+        respond.send(Ok(vec![out.freeze()]));
+        if result.is_err() {
             break;
         }
-        seq += 1;
     }
-    receiver.gone(from, stream);
 }
 
 #[cfg(test)]

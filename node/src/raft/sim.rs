@@ -15,24 +15,17 @@ mod watch;
 mod world;
 
 use std::cell::Cell;
-use std::future::Future;
 use std::io::Write as _;
 use std::panic;
 use std::sync::Once;
 
 use futures::FutureExt;
 use openraft::RaftTypeConfig;
-use openraft::rt::AsyncRuntime;
 
 pub(super) use self::runtime::Ordered;
-use super::types::TypeConfig;
+use super::types::{TypeConfig, spawn};
 
 type Runtime = <TypeConfig as RaftTypeConfig>::AsyncRuntime;
-
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    // It ends with the simulation.
-    drop(Runtime::spawn(task));
-}
 
 /// SplitMix64.
 struct Rng(u64);

@@ -5,12 +5,13 @@
 //! has, and the positions it may be found in at start are the cases below.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::Stream;
 use futures::future::BoxFuture;
+use futures::{FutureExt, Stream};
 use headwater_core::durability::SyncMode;
 use headwater_core::ids::{GroupId, LogIndex};
 use headwater_storage::checkpoint::MetaCheckpoint;
@@ -30,7 +31,9 @@ use super::network::{Directory, RaftNet};
 use super::receiver::Receiver;
 use super::transfer::{FileEntry, Outgoing, Staged};
 use super::types::*;
-use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Refusal, Respond, Transport};
+use crate::transport::{BulkStream, LocalHello, NodeId, PeerHandler, PeerHello, Refusal, Respond, Target, Transport};
+
+type Runtime = <TypeConfig as openraft::RaftTypeConfig>::AsyncRuntime;
 
 const GROUP: GroupId = GroupId::new(7);
 
@@ -205,7 +208,7 @@ fn options() -> WalOptions {
 }
 
 fn run<T>(test: impl Future<Output = T>) -> T {
-    let test = <TypeConfig as openraft::RaftTypeConfig>::AsyncRuntime::scope(0, test);
+    let test = Runtime::scope(0, test);
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
@@ -268,30 +271,39 @@ impl Replica for Lagging {
     }
 }
 
-/// Speaks to nobody: every group here has one member.
-struct Alone;
+/// A node that hosts the member of its own id.
+struct Host {
+    id: NodeId,
+    receiver: Receiver,
+}
 
-impl PeerHandler for Alone {
+impl PeerHandler for Host {
     fn local_hello(&self) -> LocalHello {
-        serde_json::from_value(serde_json::json!({ "node_name": "n1", "node_id": 1 })).unwrap()
+        serde_json::from_value(serde_json::json!({ "node_name": self.id.to_string(), "node_id": self.id })).unwrap()
     }
     fn on_hello(&self, _: &PeerHello) -> Result<(), Refusal> {
-        Err("alone".to_owned().into())
+        Ok(())
     }
     fn on_banned(&self, _: &str) {}
     fn on_up(&self, _: &PeerHello) {}
-    fn on_down(&self, _: NodeId) {}
-    fn on_message(&self, _: NodeId, _: u8, _: Bytes) {}
-    fn on_request(&self, _: NodeId, _: u8, _: Bytes, respond: Respond) {
-        respond.send(Err("alone".to_owned()));
+    fn on_down(&self, node: NodeId) {
+        self.receiver.on_down(node);
+    }
+    fn on_message(&self, from: NodeId, _: u8, body: Bytes) {
+        self.receiver.on_close(from, body);
+    }
+    fn on_request(&self, from: NodeId, kind: u8, body: Bytes, respond: Respond) {
+        // openraft wants a seed in tasks of tests.
+        let take = async { self.receiver.on_request(from, kind, body, respond) };
+        Runtime::scope(0, take).now_or_never().unwrap();
     }
     fn on_turn_end(&self, _: NodeId) {}
     fn on_bulk(&self, _: NodeId, _: BulkStream) {}
 }
 
-impl Directory for Alone {
-    fn node_of(&self, _: u64, _: u64) -> Option<NodeId> {
-        None
+impl Directory for Host {
+    fn node_of(&self, _: u64, raft_id: u64) -> Option<NodeId> {
+        Some(raft_id)
     }
 }
 
@@ -304,23 +316,68 @@ struct Found {
     stored_snapshot: u64,
 }
 
-/// Starts the only member of the group.
-async fn alone(wal: &Wal, replica: &Arc<Lagging>) -> Result<RaftGroup, StartError> {
-    let (listen, _) = crate::transport::tests::listener();
-    let transport = Transport::start(listen, Arc::new(Alone));
-    RaftGroup::start(GroupParams {
+/// Starts a member of the group on a node of its own, which dials `targets`; also returns where that node listens.
+async fn member(
+    id: u64,
+    wal: &Wal,
+    replica: &Arc<Lagging>,
+    targets: Vec<Target>,
+) -> Result<(RaftGroup, SocketAddr), StartError> {
+    let (listen, addr) = crate::transport::tests::listener();
+    let receiver = Receiver::new();
+    let host = Arc::new(Host { id, receiver: receiver.clone() });
+    let transport = Transport::start(listen, Arc::clone(&host) as Arc<dyn PeerHandler>);
+    transport.set_targets(targets);
+    let group = RaftGroup::start(GroupParams {
         kind: GroupKind::Meta,
         group: GROUP,
-        raft_id: 1,
+        raft_id: id,
         wal: wal.clone(),
         sync: EffectiveSync::new(SyncMode::Always),
         replica: Arc::clone(replica) as Arc<dyn Replica>,
-        net: RaftNet::new(transport.clone(), Arc::new(Alone)),
-        receiver: Receiver::new(transport),
+        net: RaftNet::new(transport, host),
+        receiver,
         staging: PathBuf::from("/staging"),
         own_files: None,
-    })
-    .await
+    });
+    Ok((group.await?, addr))
+}
+
+/// Starts the only member of the group.
+async fn alone(wal: &Wal, replica: &Arc<Lagging>) -> Result<RaftGroup, StartError> {
+    Ok(member(1, wal, replica, Vec::new()).await?.0)
+}
+
+/// A node that is back has its own links up before its peers have dialed it again. A leader there must not wait for
+/// answers that have no way to it, while its heartbeats keep the others from standing for election.
+#[test]
+fn a_member_leads_over_the_links_that_its_node_dialed() {
+    let wals = [(); 2].map(|()| Wal::open(Arc::new(SimDisk::new()), Path::new("/wal"), options()).unwrap().0);
+    let replicas = [(); 2].map(|()| Arc::new(Lagging { found: None, stored: None, applied: Mutex::default() }));
+    run(async {
+        let (follower, addr) = member(2, &wals[1], &replicas[1], Vec::new()).await.unwrap();
+        let to_follower = vec![crate::transport::tests::target("2", addr)];
+        let (leader, _) = member(1, &wals[0], &replicas[0], to_follower).await.unwrap();
+        // It cannot ask for votes, as it reaches nobody.
+        follower.stand_for_election(false);
+        leader.initialize([1, 2].into()).await.unwrap();
+        crate::transport::tests::until("it commits", || leader.state().commit_known).await;
+        for n in 0..3 {
+            let written = leader.write(Bytes::from(vec![n])).await;
+            assert!(written.is_ok(), "{written:?}");
+        }
+        crate::transport::tests::until("the follower has it all", || {
+            *replicas[1].applied.lock() == *replicas[0].applied.lock()
+        })
+        .await;
+        for group in [leader, follower] {
+            assert_eq!(group.fatal(), None);
+            group.shutdown().await;
+        }
+        for wal in wals {
+            wal.shutdown().unwrap();
+        }
+    });
 }
 
 /// Starts a member on what was found, and runs it until it has applied `until`.

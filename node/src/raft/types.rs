@@ -86,6 +86,11 @@ impl openraft::RaftTypeConfig for TypeConfig {
     type ErrorSource = openraft::impls::BoxedErrorSource;
 }
 
+/// Starts a task that speaks to openraft.
+pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    drop(<<TypeConfig as openraft::RaftTypeConfig>::AsyncRuntime as openraft::rt::AsyncRuntime>::spawn(task));
+}
+
 pub(super) type Raft = openraft::Raft<TypeConfig, super::machine::Machine>;
 pub(super) type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub(super) type Vote = openraft::alias::VoteOf<TypeConfig>;

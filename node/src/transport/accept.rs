@@ -138,6 +138,8 @@ async fn serve_link(inner: &Inner, stream: TcpStream, peer: &PeerHello, stop: Ca
     if let Some(old) = replaced {
         old.cancel();
     }
+    // A peer that is back is dialed now: what it is told of its own accord does not wait for a pause to end.
+    inner.links_changed.notify_waiters();
     let (mut read, mut write) = stream.into_split();
     let out = Arc::new(OutQueue::new(QUEUE_BYTES_MAX));
     let pulse = Pulse::default();

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::NodeId;
 
-const MAGIC: [u8; 4] = *b"HWP1";
+const MAGIC: [u8; 4] = *b"HWP2";
 const PREAMBLE_BYTES: usize = 12;
 /// Longest hello or refusal a peer may send.
 const HELLO_BYTES_MAX: usize = 64 << 10;

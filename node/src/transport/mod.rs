@@ -35,6 +35,7 @@ use hello::HandshakeError;
 pub(crate) use hello::{LocalHello, PeerHello, Refusal};
 pub(crate) use keepalive::Timing;
 use outqueue::NotQueued;
+use pending::Waiting;
 
 /// Node incarnation: random, unique for one life of a node's data.
 pub(crate) type NodeId = u64;
@@ -113,6 +114,30 @@ pub(crate) enum RequestError {
     LinkLost,
     #[error("{0}")]
     Remote(String),
+}
+
+/// A request that was sent; its answer is dropped with it.
+pub(crate) struct Asked {
+    link: Arc<Link>,
+    id: u64,
+    answer: Waiting,
+}
+
+impl Asked {
+    /// Waits for the answer, which comes on the link that the request went out on, or is lost with that link.
+    pub(crate) async fn answer(mut self, patience: Duration) -> Result<Bytes, RequestError> {
+        match tokio::time::timeout(patience, &mut self.answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(RequestError::LinkLost),
+            Err(_) => Err(RequestError::Timeout),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.link.pending.forget(self.id);
+    }
 }
 
 /// Handle to the running transport; clones share it.
@@ -250,6 +275,16 @@ impl Transport {
         Ok(link.out.push(Role::OneWay, kind, 0, parts)?)
     }
 
+    /// Queues a request, behind everything queued for that node before. Parts are as for [`Transport::send`].
+    pub(crate) fn ask(&self, to: NodeId, kind: u8, parts: &[Bytes]) -> Result<Asked, RequestError> {
+        let link = self.inner.link(to).map_err(RequestError::Unreachable)?;
+        let (id, answer) = link.pending.register().ok_or(RequestError::LinkLost)?;
+        let asked = Asked { link, id, answer };
+        asked.link.said();
+        asked.link.out.push(Role::Request, kind, id, parts).map_err(|why| RequestError::Unreachable(why.into()))?;
+        Ok(asked)
+    }
+
     /// Sends a request and waits for its answer.
     pub(crate) async fn request(
         &self,
@@ -258,15 +293,7 @@ impl Transport {
         parts: &[Bytes],
         timeout: Duration,
     ) -> Result<Bytes, RequestError> {
-        let link = self.inner.link(to).map_err(RequestError::Unreachable)?;
-        let mut waiter = link.pending.register().ok_or(RequestError::LinkLost)?;
-        link.said();
-        link.out.push(Role::Request, kind, waiter.id, parts).map_err(|why| RequestError::Unreachable(why.into()))?;
-        match tokio::time::timeout(timeout, &mut waiter.answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(RequestError::LinkLost),
-            Err(_) => Err(RequestError::Timeout),
-        }
+        self.ask(to, kind, parts)?.answer(timeout).await
     }
 
     /// Whether the outgoing link to `node` stands.

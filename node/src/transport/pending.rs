@@ -21,22 +21,12 @@ struct State {
     lost: bool,
 }
 
-/// A registered request; forgetting it (a timeout, a cancelled caller) removes it from the table.
-pub(super) struct Waiter<'a> {
-    pub(super) id: u64,
-    pub(super) answer: oneshot::Receiver<Result<Bytes, RequestError>>,
-    requests: &'a PendingRequests,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.requests.state.lock().waiting.remove(&self.id);
-    }
-}
+/// Where the answer to a registered request arrives.
+pub(super) type Waiting = oneshot::Receiver<Result<Bytes, RequestError>>;
 
 impl PendingRequests {
-    /// A place for the answer to a new request; `None` when the link is lost.
-    pub(super) fn register(&self) -> Option<Waiter<'_>> {
+    /// A new request's id, and a place for its answer; `None` when the link is lost.
+    pub(super) fn register(&self) -> Option<(u64, Waiting)> {
         let (sender, answer) = oneshot::channel();
         let mut state = self.state.lock();
         if state.lost {
@@ -45,7 +35,12 @@ impl PendingRequests {
         state.last_id += 1;
         let id = state.last_id;
         state.waiting.insert(id, sender);
-        Some(Waiter { id, answer, requests: self })
+        Some((id, answer))
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(super) fn forget(&self, id: u64) {
+        self.state.lock().waiting.remove(&id);
     }
 
     /// Hands over an answer; one that nobody waits for any more is dropped.

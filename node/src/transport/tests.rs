@@ -301,7 +301,7 @@ async fn bulk_connections_carry_a_header_and_raw_bytes() {
 async fn garbage_on_the_cluster_port_ends_only_its_own_connection() {
     let (one, two) = pair().await;
     for garbage in
-        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"HWP1\x00\x00\x00\x00\xff\xff\xff\xff", b"HWP1\x09\0\0\0\x02\0\0\0{}"]
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"HWP2\x00\x00\x00\x00\xff\xff\xff\xff", b"HWP2\x09\0\0\0\x02\0\0\0{}"]
     {
         let mut stream = TcpStream::connect(one.addr).await.unwrap();
         stream.write_all(garbage).await.unwrap();
